@@ -1,0 +1,3 @@
+//! The durable record of a session.
+
+pub mod number;

@@ -1,0 +1,1 @@
+//! Adapters: one file a protocol.

@@ -1,0 +1,135 @@
+//! What a failed model request is called: the codes, and the facts that travel with them.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The longest text of a provider that is kept with a failure, in bytes.
+pub const MAX_KEPT_BODY: usize = 16 * 1024;
+
+/// The provider-neutral name of a failure. The first ten can be named in a `retryableCodes` list and are emitted by
+/// the adapters; the last three never reach a provider's own list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum FailureCode {
+    /// The request was answered, with nothing in it.
+    EmptyResponse,
+    /// The provider throttles.
+    RateLimit,
+    /// The provider is broken or overloaded.
+    Server,
+    /// A limit of time passed; the evidence names the phase.
+    Timeout,
+    /// The connection failed, or the stream ended before its terminator.
+    Transport,
+    /// The credential is missing, wrong, or not allowed.
+    Auth,
+    /// The account has no quota or balance left.
+    Quota,
+    /// The provider refuses this request, and would refuse it again.
+    InvalidRequest,
+    /// The answer does not follow the provider's protocol.
+    Protocol,
+    /// The request is longer than the model's context.
+    ContextOverflow,
+    /// The request was cancelled.
+    Aborted,
+    /// No provider is registered under the name that was asked for.
+    NoRoute,
+    /// Anything that could not be named.
+    Unknown,
+}
+
+impl FailureCode {
+    /// The codes that an adapter emits and a policy may select, in the order in which documents list them.
+    pub const SELECTABLE: [FailureCode; 10] = [
+        FailureCode::EmptyResponse,
+        FailureCode::RateLimit,
+        FailureCode::Server,
+        FailureCode::Timeout,
+        FailureCode::Transport,
+        FailureCode::Auth,
+        FailureCode::Quota,
+        FailureCode::InvalidRequest,
+        FailureCode::Protocol,
+        FailureCode::ContextOverflow,
+    ];
+
+    /// The code as it stands in journals and policies, for instance `RATE_LIMIT`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            FailureCode::EmptyResponse => "EMPTY_RESPONSE",
+            FailureCode::RateLimit => "RATE_LIMIT",
+            FailureCode::Server => "SERVER",
+            FailureCode::Timeout => "TIMEOUT",
+            FailureCode::Transport => "TRANSPORT",
+            FailureCode::Auth => "AUTH",
+            FailureCode::Quota => "QUOTA",
+            FailureCode::InvalidRequest => "INVALID_REQUEST",
+            FailureCode::Protocol => "PROTOCOL",
+            FailureCode::ContextOverflow => "CONTEXT_OVERFLOW",
+            FailureCode::Aborted => "ABORTED",
+            FailureCode::NoRoute => "NO_ROUTE",
+            FailureCode::Unknown => "UNKNOWN",
+        }
+    }
+}
+
+impl fmt::Display for FailureCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Why a model request failed. Field order is that of the journal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Failure {
+    /// What happened, in words; never empty.
+    pub message: String,
+    pub code: FailureCode,
+    /// The HTTP status, 100 to 599.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// The wait that the provider asked for, in milliseconds; finite and above 0.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::journal::number::option")]
+    pub provider_retry_after_ms: Option<f64>,
+    /// The provider's own id of the request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
+    /// What the code was derived from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<Evidence>,
+}
+
+impl Failure {
+    /// A failure with a code and a message; an empty message is replaced by the code's name, since a record needs one.
+    pub fn new(code: FailureCode, message: impl Into<String>) -> Self {
+        let message = message.into();
+        let message = if message.trim().is_empty() { code.as_str().to_owned() } else { message };
+        Failure { message, code, status: None, provider_retry_after_ms: None, request_id: None, evidence: None }
+    }
+}
+
+/// What a failure's code was derived from, kept so that a reader of the journal can check it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Evidence {
+    /// The id of the classification row that matched.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub row: Option<String>,
+    /// Where a transport failure or a timeout happened: `connect`, `first-byte`, `idle`, ….
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase: Option<String>,
+    /// The kinds of the cause chain, outermost first: `dns`, `connect`, `tls`, `reset`, `eof`, ….
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub causes: Vec<String>,
+    /// The provider's own error code or type.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub provider_code: Option<String>,
+    /// The Retry-After hint as received.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_after: Option<String>,
+    /// The beginning of the body, at most [`MAX_KEPT_BODY`] bytes, with secrets taken out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body: Option<String>,
+}

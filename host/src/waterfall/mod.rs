@@ -1,0 +1,3 @@
+//! The chain of executors.
+
+pub mod executor;
