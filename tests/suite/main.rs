@@ -1,0 +1,3 @@
+//! Tests that cross modules, in one binary, so that wasmtime is linked once.
+
+mod dispatch;
