@@ -357,8 +357,7 @@ impl Call for Frame {
             let context = &self.dispatch.context;
             tokio::select! {
                 biased;
-                () = context.cancel.cancelled() => Err(Interruption::Cancelled),
-                () = self.activation.lifetime().cancelled() => Err(Interruption::Retired),
+                interruption = self.until_interrupted() => Err(interruption),
                 () = context.env.clock.sleep(Duration::from_secs_f64(ms / 1_000.0)) => Ok(()),
             }
         })
@@ -372,6 +371,20 @@ impl Call for Frame {
         } else {
             None
         }
+    }
+
+    fn until_interrupted(&self) -> BoxFuture<'_, Interruption> {
+        Box::pin(async move {
+            tokio::select! {
+                biased;
+                () = self.dispatch.context.cancel.cancelled() => Interruption::Cancelled,
+                () = self.activation.lifetime().cancelled() => Interruption::Retired,
+            }
+        })
+    }
+
+    fn depth(&self) -> usize {
+        self.depth
     }
 
     fn unit(&self) -> f64 {
