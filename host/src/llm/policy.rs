@@ -321,9 +321,7 @@ mod tests {
     fn a_delay_outside_of_its_bounds_is_refused_in_both_modes() {
         for mode in ["normal", "always"] {
             for key in ["initialDelayMs", "maxDelayMs"] {
-                for bad in
-                    [json!(0), json!(-1), json!(2_147_483_648_u64), json!("Infinity"), json!(1e300)]
-                {
+                for bad in [json!(0), json!(-1), json!(2_147_483_648_u64), json!("Infinity"), json!(1e300)] {
                     refused_at(json!({"mode": mode, "backoff": {key: bad}}), &format!("backoff.{key}"));
                 }
             }
