@@ -15,7 +15,7 @@ use crate::{
     env::Env,
     llm::{
         Adapter,
-        adapters::{Limits, OpenAiChat, OpenAiChatConfig, OpenAiChatError, Secret},
+        adapters::{Limits, OpenAiChat, OpenAiChatConfig, ConfigError, Secret},
         route::Registry,
     },
     wasm::{EntrySpec, LoadError, Runtime},
@@ -32,7 +32,7 @@ pub enum HostError {
     #[error("The chaos provider \"{provider}\" could not be started: {source}.")]
     Chaos { provider: String, source: ChaosError },
     #[error("The provider \"{provider}\" cannot be used: {source}.")]
-    Provider { provider: String, source: OpenAiChatError },
+    Provider { provider: String, source: ConfigError },
     #[error("{place}: the entry \"{id}\" names the built-in component \"{name}\", which does not exist; built in are {}.", known.join(", "))]
     UnknownBuiltin { place: String, id: String, name: String, known: Vec<&'static str> },
     #[error("{place}: the component of the entry \"{id}\" could not be read from {}: {source}. Build it, or correct the path.", path.display())]
