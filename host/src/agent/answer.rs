@@ -54,9 +54,9 @@ impl Assembly {
             })
             .collect()
     }
+}
 
-    /// The answer as people read it.
-    pub fn text(blocks: &[Block]) -> String {
-        blocks.iter().filter_map(|block| if let Block::Text { text } = block { Some(text.as_str()) } else { None }).collect()
-    }
+/// Content as people read it: its text, without reasoning and tool calls.
+pub fn text_of(blocks: &[Block]) -> String {
+    blocks.iter().filter_map(|block| if let Block::Text { text } = block { Some(text.as_str()) } else { None }).collect()
 }

@@ -2,7 +2,7 @@
 
 use super::{
     Agent,
-    answer::Assembly,
+    answer::{Assembly, text_of},
     router::{Attempt, Target},
     session::Session,
 };
@@ -73,7 +73,7 @@ pub(super) async fn run(agent: &Agent, session: &mut Session, turn: u64, cancel:
     match finish {
         Some(FinishReason::Stop | FinishReason::ToolCalls | FinishReason::MaxTokens) => {
             let content = assembly.visible();
-            let text = Assembly::text(&content);
+            let text = text_of(&content);
             let usage = assembly.usage;
             record_message(session, turn, &target, content, assembly, false)?;
             Ok(Attempted::Answered { text, usage, max_tokens })

@@ -11,6 +11,7 @@ mod outcome;
 mod router;
 mod session;
 
+pub use answer::text_of;
 pub use outcome::{TurnOutcome, failure_sentence};
 pub use router::{Attempt, Router, SessionModel, Target};
 pub use session::{Session, SessionError};
