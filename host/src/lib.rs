@@ -16,7 +16,7 @@
 
 pub mod agent;
 pub mod chaos;
-// pub mod cli;
+pub mod cli;
 pub mod env;
 pub mod journal;
 pub mod llm;

@@ -56,8 +56,9 @@ struct Cli {
 /// What every command takes.
 #[derive(Args, Clone, Debug)]
 pub struct Global {
-    /// Where profiles, sessions and the compile cache live [default: the platform's config directory, /retake].
-    #[arg(long, global = true, env = "RETAKE_HOME", value_name = "DIR")]
+    /// Where profiles, sessions and the compile cache live [default: $RETAKE_HOME, then `retake` in the platform's
+    /// configuration directory].
+    #[arg(long, global = true, value_name = "DIR")]
     pub home: Option<PathBuf>,
     /// What goes to stderr: error, warn, info, debug, or a filter such as `retake::executor=debug`.
     #[arg(long, global = true, env = "RETAKE_LOG", default_value = "warn", value_name = "FILTER")]
@@ -67,7 +68,7 @@ pub struct Global {
 impl Global {
     /// The directory that holds profiles, sessions and the cache.
     pub fn home(&self) -> anyhow::Result<Home> {
-        Ok(Home::resolve(self.home.as_deref())?)
+        Ok(Home::find(self.home.as_deref(), |name| std::env::var_os(name))?)
     }
 }
 
@@ -78,7 +79,7 @@ enum Command {
     /// See a failing provider, the waits, and the answer: no key, no network.
     Demo(demo::DemoArgs),
     /// Serve a provider on loopback that fails on a script.
-    Chaos(chaos::ChaosArgs),
+    Chaos(chaos::Args),
     /// Show or check what a profile is composed of.
     #[command(subcommand)]
     Profile(profile::ProfileCommand),
@@ -133,7 +134,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
     match cli.command {
         Command::Run(args) => run::run(&cli.global, args).await,
         Command::Demo(args) => demo::run(&cli.global, args).await,
-        Command::Chaos(args) => chaos::run(args).await,
+        Command::Chaos(args) => chaos::run(args).await.map(|_| Exit::Completed),
         Command::Profile(command) => profile::run(&cli.global, command),
         Command::Plugin(command) => plugin::run(&cli.global, command).await,
         Command::Journal(command) => journal::run(&cli.global, command),

@@ -4,7 +4,12 @@ use super::{Exit, Global};
 use crate::wasm::{Inspection, Runtime, RuntimeConfig};
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use std::{path::PathBuf, sync::Arc};
+use retake_toolchain::{Toolchain, build_component, guest_target_dir, write_whole};
+use std::{
+    fmt::Write as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 #[derive(Subcommand, Debug)]
 pub(super) enum PluginCommand {
@@ -52,7 +57,70 @@ async fn inspect(global: &Global, args: InspectArgs) -> anyhow::Result<Exit> {
     if args.json {
         println!("{}", serde_json::to_string_pretty(&inspection)?);
     } else {
-        print!("{inspection}");
+        print!("{}", render(&args.file, &inspection));
     }
     Ok(if inspection.problems.is_empty() { Exit::Completed } else { Exit::Failed })
+}
+
+/// The inspection as people read it.
+fn render(file: &Path, inspection: &Inspection) -> String {
+    let mut text = format!("{}\n", file.display());
+    let mut row = |label: &str, value: &str| {
+        let _ = writeln!(text, "  {label:<14}{value}");
+    };
+    let named = [("name", &inspection.name), ("version", &inspection.version), ("summary", &inspection.summary)];
+    for (label, value) in named {
+        if let Some(value) = value {
+            row(label, value);
+        }
+    }
+    row("kind", &inspection.kind.to_string());
+    row("digest", &inspection.digest);
+    row("size", &format!("{} bytes", inspection.size));
+    if let Some(world) = &inspection.world {
+        row("world", world);
+    }
+    for (label, values) in [("imports", &inspection.imports), ("exports", &inspection.exports)] {
+        for (index, value) in values.iter().enumerate() {
+            row(if index == 0 { label } else { "" }, value);
+        }
+    }
+    if let Some(schema) = &inspection.config_schema {
+        let schema = format!("{schema:#}");
+        for (index, line) in schema.lines().enumerate() {
+            row(if index == 0 { "config schema" } else { "" }, line);
+        }
+    }
+    if inspection.problems.is_empty() {
+        text.push_str("This host can run it.\n");
+        return text;
+    }
+    text.push_str("This host cannot run it:\n");
+    for problem in &inspection.problems {
+        let _ = writeln!(text, "- {problem}");
+    }
+    if let Some(advice) = &inspection.advice {
+        let _ = writeln!(text, "For its author: {advice}");
+    }
+    text
+}
+
+fn build(args: BuildArgs) -> anyhow::Result<Exit> {
+    let mut progress = |line: &str| eprintln!("{line}");
+    let toolchain = if args.install { Toolchain::find_or_install(&mut progress)? } else { Toolchain::find()? };
+    let built = match build_component(&toolchain, &args.dir, &guest_target_dir(&args.dir), &mut progress) {
+        Ok(built) => built,
+        Err(error) => {
+            eprintln!("error: {error}");
+            return Ok(Exit::Failed);
+        }
+    };
+    let output = match (&args.output, built.core_path.file_name()) {
+        (Some(output), _) => output.clone(),
+        (None, Some(name)) => args.dir.join(name),
+        (None, None) => args.dir.join("plugin.wasm"),
+    };
+    write_whole(&output, &built.component).with_context(|| format!("{} could not be written", output.display()))?;
+    println!("{} ({} bytes, built in {:.1} s)", output.display(), built.component.len(), built.duration.as_secs_f64());
+    Ok(Exit::Completed)
 }
