@@ -10,10 +10,15 @@ use retake::{
         Adapter, Block, BlockType, Chunk, Failure, FailureCode, FinishReason, Request, RetryPolicy, Usage,
         route::Registry,
     },
+    profile::{activate, builtin_component},
+    wasm::{Runtime, RuntimeConfig},
     waterfall::{Activation, Call, Decision, Executor, FailedStep, Fault, Identity, Waterfall},
 };
 use serde_json::Value;
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, OnceLock},
+};
 use tokio_util::sync::CancellationToken;
 
 /// When every test's wall clock starts, in milliseconds since the Unix epoch.
@@ -123,6 +128,23 @@ where
 
 pub fn native_identity(id: &str) -> Identity {
     Identity { id: id.into(), name: id.into(), version: "0".into(), digest: format!("native-{id}"), config: "{}".into() }
+}
+
+/// One runtime for all tests of the process, without a compile cache.
+pub fn runtime() -> Arc<Runtime> {
+    static RUNTIME: OnceLock<Arc<Runtime>> = OnceLock::new();
+    RUNTIME.get_or_init(|| Runtime::new(RuntimeConfig::default()).expect("this machine runs wasmtime")).clone()
+}
+
+/// An activation of a component that comes with the program.
+pub async fn builtin(id: &str, config: Value) -> Arc<Activation> {
+    let bytes = builtin_component(id).expect("it is embedded");
+    activate(&runtime(), id, bytes.into(), config, Value::Null).await.expect("it can be activated")
+}
+
+/// The official executor, as the component that it is.
+pub async fn official() -> Arc<Activation> {
+    builtin("llm-retry", serde_json::json!({})).await
 }
 
 /// The default test policy: normal, two retries, 500 ms doubling to 10 s, no jitter.

@@ -43,7 +43,10 @@ pub(super) struct InspectArgs {
 
 pub(super) async fn run(global: &Global, command: PluginCommand) -> anyhow::Result<Exit> {
     match command {
-        PluginCommand::Build(args) => tokio::task::spawn_blocking(move || build(args)).await?,
+        PluginCommand::Build(args) => {
+            let scratch = scratch_dir(global)?;
+            tokio::task::spawn_blocking(move || build(args, &scratch)).await?
+        }
         PluginCommand::Inspect(args) => inspect(global, args).await,
     }
 }
@@ -105,10 +108,20 @@ fn render(file: &Path, inspection: &Inspection) -> String {
     text
 }
 
-fn build(args: BuildArgs) -> anyhow::Result<Exit> {
+/// Where guest builds keep their files: beside the host's own build when this program stands in one, so that the
+/// standard library is compiled once; otherwise in the cache.
+fn scratch_dir(global: &Global) -> anyhow::Result<PathBuf> {
+    let program = std::env::current_exe().context("the program's own path is not known")?;
+    if program.ancestors().any(|dir| dir.join("CACHEDIR.TAG").is_file()) {
+        return Ok(guest_target_dir(&program));
+    }
+    Ok(global.home()?.cache_dir().join("guest"))
+}
+
+fn build(args: BuildArgs, scratch: &Path) -> anyhow::Result<Exit> {
     let mut progress = |line: &str| eprintln!("{line}");
     let toolchain = if args.install { Toolchain::find_or_install(&mut progress)? } else { Toolchain::find()? };
-    let built = match build_component(&toolchain, &args.dir, &guest_target_dir(&args.dir), &mut progress) {
+    let built = match build_component(&toolchain, &args.dir, scratch, &mut progress) {
         Ok(built) => built,
         Err(error) => {
             eprintln!("error: {error}");

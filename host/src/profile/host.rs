@@ -230,7 +230,7 @@ async fn prepare_entry(
     let place = |key: &str| entry.provenance.get(key).map_or_else(|| profile.file.display().to_string(), |origin| origin.place().to_string());
     let bytes = component_bytes(entry, &place).await?;
     let digest = crate::wasm::digest(&bytes);
-    let behaviour = canonical(&serde_json::json!({ "config": entry.config, "limits": entry.limits }));
+    let behaviour = behaviour(&entry.config, entry.limits.as_ref().unwrap_or(&Value::Null));
     let kept = current.iter().find(|activation| {
         let identity = &activation.identity;
         identity.id == entry.id && identity.digest == digest && identity.config == behaviour
@@ -246,19 +246,24 @@ async fn prepare_entry(
         let at = at.map_or_else(|| place("component"), |at: Place| at.to_string());
         HostError::Component { place: at, id: entry.id.clone(), component: entry.component.to_string(), source }
     };
-    let component = runtime.load(bytes).await.map_err(failed)?;
-    let spec = EntrySpec {
-        id: entry.id.clone(),
-        config: entry.config.clone(),
-        limits: entry.limits.clone().unwrap_or(Value::Null),
-    };
-    let executor = component.prepare(spec).await.map_err(failed)?;
+    let limits = entry.limits.clone().unwrap_or(Value::Null);
+    activate(runtime, &entry.id, bytes, entry.config.clone(), limits).await.map_err(failed)
+}
+
+/// Loads a component and prepares it for one entry: compile or cache, preflight, canary.
+///
+/// # Errors
+/// Why these bytes cannot be used with this config and these limits.
+pub async fn activate(runtime: &Arc<Runtime>, id: &str, bytes: Arc<[u8]>, config: Value, limits: Value) -> Result<Arc<Activation>, LoadError> {
+    let behaviour = behaviour(&config, &limits);
+    let component = runtime.load(bytes).await?;
+    let executor = component.prepare(EntrySpec { id: id.to_owned(), config, limits }).await?;
     let manifest = executor.manifest();
     let identity = Identity {
-        id: entry.id.clone(),
+        id: id.to_owned(),
         name: manifest.name.clone(),
         version: manifest.version.clone(),
-        digest,
+        digest: component.digest().to_owned(),
         config: behaviour,
     };
     Ok(Activation::new(identity, Arc::new(executor)))
@@ -266,7 +271,7 @@ async fn prepare_entry(
 
 async fn component_bytes(entry: &Entry, place: &impl Fn(&str) -> String) -> Result<Arc<[u8]>, HostError> {
     match &entry.component {
-        ComponentRef::Builtin(name) => components::bytes(name).map(Arc::from).ok_or_else(|| HostError::UnknownBuiltin {
+        ComponentRef::Builtin(name) => components::builtin_component(name).map(Arc::from).ok_or_else(|| HostError::UnknownBuiltin {
             place: place("component"),
             id: entry.id.clone(),
             name: name.clone(),
@@ -286,9 +291,10 @@ fn config_place(profile: &ComposedProfile, entry: &Entry, path: &str) -> Option<
     entry.provenance.get("config").map(|origin| profile.place(origin, path))
 }
 
-/// JSON text that is equal for equal values, whatever the order of their keys.
-fn canonical(value: &Value) -> String {
-    let mut value = value.clone();
+/// Everything besides the bytes that an executor's behaviour depends on, as JSON text that is equal for equal values,
+/// whatever the order of their keys.
+fn behaviour(config: &Value, limits: &Value) -> String {
+    let mut value = serde_json::json!({ "config": config, "limits": limits });
     value.sort_all_objects();
     value.to_string()
 }
