@@ -58,9 +58,7 @@ impl From<&crate::llm::RetryPolicy> for types::Policy {
                     backoff: backoff.into(),
                 })
             }
-            RetryPolicy::Always { backoff } => {
-                types::Policy::Always(types::AlwaysPolicy { backoff: backoff.into() })
-            }
+            RetryPolicy::Always { backoff } => types::Policy::Always(types::AlwaysPolicy { backoff: backoff.into() }),
         }
     }
 }

@@ -389,9 +389,9 @@ fn check(record: &Record, max_bytes: u32) -> Result<(), Fault> {
                     format!("a note of kind {kind:?}, which must be 1 to {MAX_NOTE_KIND} of `a-z`, `0-9` and `-`");
                 return Err(fault::malformed(&what));
             }
-            serde_json::from_str::<serde::de::IgnoredAny>(json).map(drop).map_err(|error| {
-                fault::malformed(&format!("a note of kind `{kind}` whose text is no JSON: {error}"))
-            })
+            serde_json::from_str::<serde::de::IgnoredAny>(json)
+                .map(drop)
+                .map_err(|error| fault::malformed(&format!("a note of kind `{kind}` whose text is no JSON: {error}")))
         }
     }
 }
@@ -449,10 +449,10 @@ mod tests {
     #[test]
     fn a_record_outside_the_rules_is_malformed() {
         let malformed = Some(FaultKind::Malformed);
-        assert_eq!(with(|id, ..| id.clear()), malformed);
-        assert_eq!(with(|_, key, ..| key.clear()), malformed);
-        assert_eq!(with(|_, key, ..| *key = "k".repeat(MAX_KEY + 1)), malformed);
-        assert_eq!(with(|_, _, retry, ..| *retry = 0), malformed);
+        assert_eq!(with(|id, _, _, _, _| id.clear()), malformed);
+        assert_eq!(with(|_, key, _, _, _| key.clear()), malformed);
+        assert_eq!(with(|_, key, _, _, _| *key = "k".repeat(MAX_KEY + 1)), malformed);
+        assert_eq!(with(|_, _, retry, _, _| *retry = 0), malformed);
         assert_eq!(with(|_, _, _, limit, _| *limit = RetryLimit::Normal(1)), malformed);
         assert_eq!(with(|_, _, _, limit, _| *limit = RetryLimit::Normal(1 << 53)), malformed);
         for bad in [f64::NAN, f64::INFINITY, -1.0, MAX_TIMER_MS + 1.0] {

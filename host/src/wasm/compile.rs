@@ -63,6 +63,9 @@ pub enum Origin {
     Cache,
 }
 
+/// What becomes of a load.
+pub(super) type Built = Result<(Linked, Origin), LoadError>;
+
 type Job = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
@@ -99,10 +102,14 @@ impl Compiler {
         self: &Arc<Self>,
         digest: String,
         bytes: Arc<[u8]>,
-        done: impl FnOnce(Result<(Linked, Origin), LoadError>) + Send + 'static,
+        done: impl FnOnce(Built) + Send + 'static,
     ) {
-        let progress =
-            LoadProgress { digest: digest.clone(), bytes: bytes.len(), phase: LoadPhase::Queued, since: Instant::now() };
+        let progress = LoadProgress {
+            digest: digest.clone(),
+            bytes: bytes.len(),
+            phase: LoadPhase::Queued,
+            since: Instant::now(),
+        };
         self.progress.send_modify(|loads| loads.push(progress));
         let compiler = self.clone();
         let job = move || {
@@ -149,7 +156,7 @@ impl Compiler {
         }
     }
 
-    fn build(&self, digest: &str, bytes: &[u8]) -> Result<(Linked, Origin), LoadError> {
+    fn build(&self, digest: &str, bytes: &[u8]) -> Built {
         self.phase(digest, LoadPhase::Checking);
         self.engines.prove_epoch_moves()?;
         // An entry of the cache passed the preflight when it was made. If it does not link, this host has changed

@@ -163,10 +163,7 @@ impl LoadedComponent {
         }
     }
 
-    fn pre(
-        &self,
-        wish: Allocation,
-    ) -> Result<&super::bindings::RetryExecutorPre<super::call::CallState>, Fault> {
+    fn pre(&self, wish: Allocation) -> Result<&super::bindings::RetryExecutorPre<super::call::CallState>, Fault> {
         self.linked.pre(wish).map_err(|error| fault::host(&error.to_string()))
     }
 }

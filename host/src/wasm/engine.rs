@@ -139,14 +139,14 @@ fn pool(max_parked: usize) -> InstanceAllocationStrategy {
     InstanceAllocationStrategy::Pooling(pool)
 }
 
-/// Runs a loop of some seconds and expects it to be cut short.
+/// Runs a loop of about a second and expects it to be cut short.
 fn spin_until_interrupted(engine: &Engine) -> Result<(), RuntimeError> {
     // (module (func (export "spin") (local i64)
-    //   (loop (br_if 0 (i64.lt_u (local.tee 0 (i64.add (local.get 0) (i64.const 1))) (i64.const 0x1_0000_0000))))))
+    //   (loop (br_if 0 (i64.lt_u (local.tee 0 (i64.add (local.get 0) (i64.const 1))) (i64.const 0x4000_0000))))))
     const SPIN: &[u8] = &[
         0x00, 0x61, 0x73, 0x6d, 0x01, 0x00, 0x00, 0x00, 0x01, 0x04, 0x01, 0x60, 0x00, 0x00, 0x03, 0x02, 0x01, 0x00,
         0x07, 0x08, 0x01, 0x04, b's', b'p', b'i', b'n', 0x00, 0x00, 0x0a, 0x19, 0x01, 0x17, 0x01, 0x01, 0x7e, 0x03,
-        0x40, 0x20, 0x00, 0x42, 0x01, 0x7c, 0x22, 0x00, 0x42, 0x80, 0x80, 0x80, 0x80, 0x10, 0x54, 0x0d, 0x00, 0x0b,
+        0x40, 0x20, 0x00, 0x42, 0x01, 0x7c, 0x22, 0x00, 0x42, 0x80, 0x80, 0x80, 0x80, 0x04, 0x54, 0x0d, 0x00, 0x0b,
         0x0b,
     ];
     let engine_error = |error: wasmtime::Error| RuntimeError::Engine { detail: one_line(&error) };
@@ -158,7 +158,7 @@ fn spin_until_interrupted(engine: &Engine) -> Result<(), RuntimeError> {
     match spin.call(&mut store, ()) {
         Err(error) if error.downcast_ref::<Trap>() == Some(&Trap::Interrupt) => Ok(()),
         Err(error) => Err(engine_error(error)),
-        Ok(()) => Err(RuntimeError::EpochStuck { detail: "4294967296 rounds".into() }),
+        Ok(()) => Err(RuntimeError::EpochStuck { detail: "1073741824 rounds".into() }),
     }
 }
 
@@ -178,11 +178,8 @@ struct Shared {
 
 impl Ticker {
     fn new(engine: Engine) -> Ticker {
-        let shared = Shared {
-            engines: RwLock::new(vec![engine]),
-            live: AtomicUsize::new(0),
-            stop: AtomicBool::new(false),
-        };
+        let shared =
+            Shared { engines: RwLock::new(vec![engine]), live: AtomicUsize::new(0), stop: AtomicBool::new(false) };
         Ticker { shared: Arc::new(shared), thread: Mutex::new(None) }
     }
 

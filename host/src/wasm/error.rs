@@ -12,7 +12,9 @@ pub enum LoadError {
     Empty,
     #[error("The file is text (it begins with {beginning:?}), but a WebAssembly component was expected.")]
     Text { beginning: String },
-    #[error("The file is no WebAssembly: it begins with the bytes {beginning}, and a component with 00 61 73 6d 0d 00 01 00.")]
+    #[error(
+        "The file is no WebAssembly: it begins with the bytes {beginning}, and a component with 00 61 73 6d 0d 00 01 00."
+    )]
     NotWasm { beginning: String },
     #[error("The file is a core WebAssembly module, but a component was expected.")]
     CoreModule,
@@ -89,7 +91,11 @@ pub struct ConfigProblem {
 
 impl fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.path.is_empty() { write!(f, "{}", self.message) } else { write!(f, "`{}`: {}", self.path, self.message) }
+        if self.path.is_empty() {
+            write!(f, "{}", self.message)
+        } else {
+            write!(f, "`{}`: {}", self.path, self.message)
+        }
     }
 }
 

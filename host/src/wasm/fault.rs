@@ -38,7 +38,9 @@ pub(super) fn of(error: &wasmtime::Error, circumstances: Circumstances<'_>) -> F
         return trapped(*trap, said, &place);
     }
     if let Some(exit) = error.downcast_ref::<wasmtime_wasi::I32Exit>() {
-        let said = circumstances.last_error_line.map_or(String::new(), |line| format!(" Its last error line: {}", sentence(line)));
+        let said = circumstances
+            .last_error_line
+            .map_or(String::new(), |line| format!(" Its last error line: {}", sentence(line)));
         let message = format!("The component exited with status {} instead of answering{place}.{said}", exit.0);
         return Fault { kind: FaultKind::Trap, message };
     }
@@ -78,14 +80,14 @@ pub(super) fn cpu(budget_ms: u32) -> Fault {
 }
 
 pub(super) fn appends(limit: u32) -> Fault {
-    let message = format!("The component appended too many records; the limit `appends` of its entry is {limit} a call.");
+    let message =
+        format!("The component appended too many records; the limit `appends` of its entry is {limit} a call.");
     Fault { kind: FaultKind::AppendLimit, message }
 }
 
 pub(super) fn append_bytes(bytes: usize, limit: u32) -> Fault {
-    let message = format!(
-        "The component appended a record of {bytes} bytes; the limit `appendBytes` of its entry is {limit}."
-    );
+    let message =
+        format!("The component appended a record of {bytes} bytes; the limit `appendBytes` of its entry is {limit}.");
     Fault { kind: FaultKind::AppendLimit, message }
 }
 
@@ -150,7 +152,10 @@ fn place(error: &wasmtime::Error) -> String {
         .iter()
         .map(|frame| match frame.symbols().first().and_then(|symbol| symbol.name()).or(frame.func_name()) {
             Some(name) => {
-                let line = frame.symbols().first().and_then(|symbol| Some(format!(" ({}:{})", symbol.file()?, symbol.line()?)));
+                let line = frame
+                    .symbols()
+                    .first()
+                    .and_then(|symbol| Some(format!(" ({}:{})", symbol.file()?, symbol.line()?)));
                 format!("`{:#}`{}", rustc_demangle::demangle(name), line.unwrap_or_default())
             }
             None => format!("function {}", frame.func_index()),
@@ -218,9 +223,8 @@ mod tests {
     #[test]
     fn an_error_line_explains_an_abort_and_no_other_trap() {
         let said = Some("could not read config");
-        let of = |trap: Trap| {
-            of(&trap.into(), Circumstances { last_error_line: said, ..circumstances(Stage::Run) }).message
-        };
+        let of =
+            |trap: Trap| of(&trap.into(), Circumstances { last_error_line: said, ..circumstances(Stage::Run) }).message;
         assert_eq!(
             of(Trap::UnreachableCodeReached),
             "The component aborted; its last error line: could not read config."

@@ -174,10 +174,10 @@ impl Runtime {
         self: &Arc<Self>,
         digest: String,
         size: usize,
-    ) -> (Loading, impl FnOnce(Result<(compile::Linked, Origin), LoadError>) + Send + 'static) {
+    ) -> (Loading, impl FnOnce(compile::Built) + Send + 'static) {
         let (send, receive) = oneshot::channel();
         let runtime = self.clone();
-        let done = move |result: Result<(compile::Linked, Origin), LoadError>| {
+        let done = move |result: compile::Built| {
             let result = result.map(|(linked, origin)| {
                 Arc::new(LoadedComponent::new(runtime.clone(), digest.clone(), size, origin, linked))
             });
@@ -192,9 +192,8 @@ impl Runtime {
             let _ = send.send(result);
         };
         let loading = receive.map(|received| {
-            received.unwrap_or_else(|_| {
-                Err(LoadError::Internal { detail: "no thread could be started to load it".into() })
-            })
+            received
+                .unwrap_or_else(|_| Err(LoadError::Internal { detail: "no thread could be started to load it".into() }))
         });
         (loading.boxed().shared(), done)
     }

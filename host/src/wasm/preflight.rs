@@ -107,11 +107,7 @@ fn validate(bytes: &[u8]) -> Result<(), LoadError> {
     };
     let detail = format!("{} at byte {}", error.message().trim_end_matches('.'), error.offset());
     let cut_off = error.message().contains("unexpected end") || error.message().contains("out of bounds section");
-    Err(if cut_off {
-        LoadError::Truncated { bytes: bytes.len(), detail }
-    } else {
-        LoadError::Malformed { detail }
-    })
+    Err(if cut_off { LoadError::Truncated { bytes: bytes.len(), detail } } else { LoadError::Malformed { detail } })
 }
 
 fn compare(resolve: &Resolve, world: WorldId) -> World {
@@ -172,7 +168,12 @@ fn compare(resolve: &Resolve, world: WorldId) -> World {
 }
 
 /// Compares an imported interface with the one that this host offers under its name.
-fn import_mismatches(resolve: &Resolve, id: InterfaceId, name: &Name, offered: &[(InterfaceId, Name)]) -> Vec<Mismatch> {
+fn import_mismatches(
+    resolve: &Resolve,
+    id: InterfaceId,
+    name: &Name,
+    offered: &[(InterfaceId, Name)],
+) -> Vec<Mismatch> {
     let (host, _) = host();
     let item = format!("import {name}");
     if let Some((ours, _)) = offered.iter().find(|(_, ours)| ours.fits(name)) {

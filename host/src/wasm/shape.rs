@@ -40,7 +40,9 @@ impl Shape {
         };
         let of = |ty: &Type| Some(Shape::of(resolve, ty));
         let bare = |ty: &Type| (String::new(), of(ty));
-        let optional = |ty: &Option<Type>| (String::new(), Some(ty.as_ref().map_or(Shape::leaf("_"), |ty| Shape::of(resolve, ty))));
+        let optional = |ty: &Option<Type>| {
+            (String::new(), Some(ty.as_ref().map_or(Shape::leaf("_"), |ty| Shape::of(resolve, ty))))
+        };
         let def = &resolve.types[id];
         let (word, parts) = match &def.kind {
             TypeDefKind::Type(ty) => return Shape::of(resolve, ty),
