@@ -21,10 +21,18 @@ pub enum Role {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum Block {
-    Text { text: String },
-    Reasoning { text: String },
+    Text {
+        text: String,
+    },
+    Reasoning {
+        text: String,
+    },
     /// `arguments` is the JSON text as the model wrote it.
-    ToolCall { id: String, name: String, arguments: String },
+    ToolCall {
+        id: String,
+        name: String,
+        arguments: String,
+    },
 }
 
 /// What kind of block a `block-start` opens.
@@ -66,9 +74,18 @@ pub enum FinishReason {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case", rename_all_fields = "camelCase")]
 pub enum Chunk {
-    BlockStart { index: u32, block_type: BlockType },
-    TextDelta { index: u32, text: String },
-    ReasoningDelta { index: u32, text: String },
+    BlockStart {
+        index: u32,
+        block_type: BlockType,
+    },
+    TextDelta {
+        index: u32,
+        text: String,
+    },
+    ReasoningDelta {
+        index: u32,
+        text: String,
+    },
     ToolCallDelta {
         index: u32,
         id: String,
@@ -76,9 +93,16 @@ pub enum Chunk {
         name: Option<String>,
         arguments_delta: String,
     },
-    BlockEnd { index: u32, block: Block },
-    Usage { usage: Usage },
-    Finish { reason: FinishReason },
+    BlockEnd {
+        index: u32,
+        block: Block,
+    },
+    Usage {
+        usage: Usage,
+    },
+    Finish {
+        reason: FinishReason,
+    },
 }
 
 /// One model request. Adapters turn it into bytes deterministically: equal requests give equal bytes.
