@@ -81,7 +81,7 @@ pub(super) async fn start_host(profile: ComposedProfile, home: &Home, env: Env) 
         host = &mut started => Ok(host?),
         () = tokio::time::sleep(QUIET_COMPILE) => {
             for load in runtime.loads().borrow().iter() {
-                eprintln!("Compiling component {} ({} KiB) …", load.digest.get(..12).unwrap_or(&load.digest), load.size / 1024);
+                eprintln!("Compiling component {} ({} KiB) …", load.digest.get(..12).unwrap_or(&load.digest), load.bytes / 1024);
             }
             Ok(started.await?)
         }

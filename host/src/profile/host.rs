@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     agent::Agent,
-    chaos::{ChaosError, ChaosOptions, ChaosServer, Script, ScriptScope},
+    chaos::{ChaosError, ChaosOptions, ChaosServer, Script, ScriptError, ScriptScope},
     env::Env,
     llm::{
         Adapter,
@@ -29,6 +29,8 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 pub enum HostError {
     #[error(transparent)]
     MissingApiKey(#[from] MissingApiKey),
+    #[error("The chaos script of the provider \"{provider}\" cannot be played: {source}.")]
+    Script { provider: String, source: ScriptError },
     #[error("The chaos provider \"{provider}\" could not be started: {source}.")]
     Chaos { provider: String, source: ChaosError },
     #[error("The provider \"{provider}\" cannot be used: {source}.")]
@@ -185,14 +187,16 @@ async fn prepare_providers(
 }
 
 async fn start_provider(provider: &Provider, key: Option<Secret>, env: &Env) -> Result<InService, HostError> {
-    let chaos_error = |source| HostError::Chaos { provider: provider.name.clone(), source };
+    let name = || provider.name.clone();
     let (base_url, chaos) = match &provider.endpoint {
         Endpoint::BaseUrl(url) => (url.clone(), None),
         Endpoint::Chaos(script) => {
-            let script = Script::parse(script).map_err(|error| chaos_error(error.into()))?;
+            let script = Script::parse(script).map_err(|source| HostError::Script { provider: name(), source })?;
             // Each prompt meets the whole script, however many sessions run.
             let options = ChaosOptions { scope: ScriptScope::PerBody, ..ChaosOptions::default() };
-            let server = ChaosServer::start(script, options).await.map_err(chaos_error)?;
+            let server = ChaosServer::start(script, options)
+                .await
+                .map_err(|source| HostError::Chaos { provider: name(), source })?;
             (server.base_url(), Some(Arc::new(server)))
         }
     };
@@ -210,7 +214,7 @@ async fn start_provider(provider: &Provider, key: Option<Secret>, env: &Env) -> 
         },
     };
     let adapter = OpenAiChat::new(config, env.clock.clone())
-        .map_err(|source| HostError::Provider { provider: provider.name.clone(), source })?;
+        .map_err(|source| HostError::Provider { provider: name(), source })?;
     Ok(InService { provider: provider.clone(), key, adapter: Arc::new(adapter), chaos })
 }
 

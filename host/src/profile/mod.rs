@@ -16,12 +16,14 @@
 //! What does not fit a file's format is an error; an item that addresses nothing is skipped with a warning.
 
 mod builtin;
+mod components;
 mod compose;
 mod composed;
 mod document;
 mod error;
 mod fields;
 mod home;
+mod host;
 mod patch;
 mod policy;
 mod show;
@@ -30,12 +32,14 @@ mod source;
 mod tests;
 
 pub use builtin::COMPONENTS as BUILTIN_COMPONENTS;
+pub use components::builtin_component;
 pub use compose::compose;
 pub use composed::{
     AdapterKind, ApiKey, ComponentRef, ComposedProfile, DEFAULT_DRAIN_TIMEOUT_MS, Endpoint, Entry, JournalKind, Layer,
     MissingApiKey, Model, Origin, Provider, ProviderLimits,
 };
 pub use error::{Place, ProfileError, ProfileErrors, Warning};
+pub use host::{Change, Environment, Host, HostError, activate};
 pub use home::{HOME_VARIABLE, Home, PATCH_FILE, PROFILE_FILE, ProfileRef};
 pub use policy::KeyOrigin;
 pub use show::{to_json, to_text};

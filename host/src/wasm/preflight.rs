@@ -54,6 +54,18 @@ pub enum FileKind {
     Unknown,
 }
 
+impl fmt::Display for FileKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            FileKind::Component => "component",
+            FileKind::CoreModule => "core module",
+            FileKind::Text => "text",
+            FileKind::Empty => "empty file",
+            FileKind::Unknown => "unknown",
+        })
+    }
+}
+
 impl FileKind {
     pub fn of(bytes: &[u8]) -> FileKind {
         if bytes.is_empty() {
