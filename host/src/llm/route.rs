@@ -113,6 +113,7 @@ impl Registry {
     ///
     /// # Errors
     /// A failure with the code `NO_ROUTE` when no route has that name.
+    #[expect(clippy::result_large_err, reason = "asked for once a step, and the failure is what the caller records")]
     pub fn prepare(&self, name: &str) -> Result<PreparedCall, Failure> {
         let table = self.table.load();
         let Some(registration) = table.get(name) else {
@@ -156,7 +157,7 @@ impl PreparedCall {
         let started = catch_unwind(AssertUnwindSafe(|| self.adapter.stream(request, cancel.clone())));
         let state = match started {
             Ok(inner) => State::Running(inner),
-            Err(panic) => State::Failed(panicked(&*panic)),
+            Err(panic) => State::Failed(Box::new(panicked(&*panic))),
         };
         let cancelled = Box::pin(cancel.clone().cancelled_owned());
         Box::pin(Guarded { provider: self.provider, state, cancel, cancelled })
@@ -166,7 +167,7 @@ impl PreparedCall {
 enum State {
     Running(BoxStream<'static, Chunk>),
     /// The adapter failed before it gave a stream.
-    Failed(Failure),
+    Failed(Box<Failure>),
     Ended,
 }
 
@@ -204,7 +205,7 @@ impl Stream for Guarded {
         let inner = match &mut self.state {
             State::Running(inner) => inner,
             State::Failed(failure) => {
-                let failure = failure.clone();
+                let failure = Failure::clone(failure);
                 return self.end_with(failure);
             }
             State::Ended => return Poll::Ready(None),

@@ -25,7 +25,7 @@ pub(super) enum Progress {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Trouble {
     /// The provider reports an error inside the stream; `body` is what it sent.
-    Provider { error: ProviderError, body: String },
+    Provider { error: Box<ProviderError>, body: String },
     /// The stream does not follow the protocol.
     Malformed(String),
     /// The answer ended for a reason that is no normal end.
@@ -119,7 +119,7 @@ impl ChatAnswer {
             match serde_json::from_str::<Value>(data) {
                 Ok(value) => {
                     if let Some(error) = ProviderError::inside(&value, &event.name) {
-                        return Err(Trouble::Provider { error, body: data.to_owned() });
+                        return Err(Trouble::Provider { error: Box::new(error), body: data.to_owned() });
                     }
                 }
                 Err(error) => return Err(Trouble::Malformed(format!("an event of the stream is not JSON: {error}"))),
@@ -464,7 +464,7 @@ mod tests {
     #[test]
     fn what_is_no_chunk_is_malformed() {
         for value in [json!("text"), json!(7), json!({"choices": 7}), delta(json!({"content": 7}))] {
-            assert!(matches!(play(&[value.clone()]).1, Err(Trouble::Malformed(_))), "{value}");
+            assert!(matches!(play(std::slice::from_ref(&value)).1, Err(Trouble::Malformed(_))), "{value}");
         }
         let event = Event { name: String::new(), data: "{\"choices\"".to_owned() };
         assert!(matches!(ChatAnswer::default().event(&event, &mut vec![]), Err(Trouble::Malformed(_))));

@@ -4,6 +4,7 @@
 //! nothing between two calls.
 
 mod chat_answer;
+mod chat_request;
 pub mod http;
 pub mod openai_chat;
 mod provider_error;

@@ -5,6 +5,7 @@
 
 use super::{
     chat_answer::{ChatAnswer, Progress, Trouble},
+    chat_request::wire_body,
     http::{self, Limits, WireError},
     provider_error::ProviderError,
     secret::{Redactor, Secret},
@@ -13,7 +14,7 @@ use super::{
 use crate::{
     env::Clock,
     llm::{
-        Adapter, Block, Chunk, Evidence, Failure, FailureCode, FinishReason, Request, Role,
+        Adapter, Chunk, Evidence, Failure, FailureCode, FinishReason, Request,
         classify::{Signal, WireFault, classify},
         failure::MAX_KEPT_BODY,
         retry_after::{HintHeaders, body_hint_ms, hint_ms},
@@ -25,7 +26,6 @@ use reqwest::{
     Client, Response, StatusCode, Url,
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION},
 };
-use serde::Serialize;
 use std::{
     collections::VecDeque,
     sync::{Arc, OnceLock},
@@ -181,77 +181,6 @@ fn endpoint_url(base: &str) -> Result<Url, ConfigError> {
     url.set_path(&path);
     url.set_fragment(None);
     Ok(url)
-}
-
-// The body of a request. Field order is the order on the wire, so equal requests are equal bytes.
-
-#[derive(Serialize)]
-struct WireRequest<'a> {
-    model: &'a str,
-    messages: Vec<WireMessage<'a>>,
-    stream: bool,
-    stream_options: WireStreamOptions,
-}
-
-#[derive(Serialize)]
-struct WireStreamOptions {
-    include_usage: bool,
-}
-
-#[derive(Serialize)]
-struct WireMessage<'a> {
-    role: &'static str,
-    content: String,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    tool_calls: Vec<WireToolCall<'a>>,
-}
-
-#[derive(Serialize)]
-struct WireToolCall<'a> {
-    id: &'a str,
-    r#type: &'static str,
-    function: WireFunction<'a>,
-}
-
-#[derive(Serialize)]
-struct WireFunction<'a> {
-    name: &'a str,
-    arguments: &'a str,
-}
-
-fn wire_body(request: &Request) -> Result<Vec<u8>, serde_json::Error> {
-    let system = request.system.as_ref();
-    let system = system.map(|text| WireMessage { role: "system", content: text.clone(), tool_calls: vec![] });
-    let messages = request.messages.iter().map(|message| {
-        let mut texts = Vec::new();
-        let mut tool_calls = Vec::new();
-        for block in &message.content {
-            match block {
-                Block::Text { text } => texts.push(text.as_str()),
-                // Providers refuse to get their own reasoning back.
-                Block::Reasoning { .. } => {}
-                Block::ToolCall { id, name, arguments } => {
-                    tool_calls.push(WireToolCall {
-                        id,
-                        r#type: "function",
-                        function: WireFunction { name, arguments },
-                    });
-                }
-            }
-        }
-        let (role, separator) = match message.role {
-            Role::User => ("user", "\n"),
-            // Pieces of one answer, which only tool calls or reasoning stood between.
-            Role::Assistant => ("assistant", ""),
-        };
-        WireMessage { role, content: texts.join(separator), tool_calls }
-    });
-    serde_json::to_vec(&WireRequest {
-        model: &request.model,
-        messages: system.into_iter().chain(messages).collect(),
-        stream: true,
-        stream_options: WireStreamOptions { include_usage: true },
-    })
 }
 
 enum State {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::llm::{BlockType, Message, Usage};
+use crate::llm::{Block, BlockType, Message, Role, Usage};
 use std::sync::Mutex;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -215,26 +215,6 @@ async fn equal_requests_are_equal_bytes_on_the_wire() {
     assert!(text.contains(&format!("authorization: Bearer {KEY}\r\n")), "{text}");
     let body = r#"{"model":"acme-1","messages":[{"role":"system","content":"You are terse."},{"role":"user","content":"name one prime"}],"stream":true,"stream_options":{"include_usage":true}}"#;
     assert!(text.ends_with(&format!("\r\n\r\n{body}")), "{text}");
-}
-
-#[test]
-fn an_assistant_message_goes_out_with_its_calls_and_without_its_reasoning() {
-    let text = |text: &str| Block::Text { text: text.to_owned() };
-    let call = Block::ToolCall { id: "a".to_owned(), name: "f".to_owned(), arguments: "{}".to_owned() };
-    let assistant = vec![Block::Reasoning { text: "hm".to_owned() }, text("x"), call, text("y")];
-    let messages = vec![
-        Message { role: Role::User, content: vec![text("a"), text("b")] },
-        Message { role: Role::Assistant, content: assistant },
-    ];
-    let body = wire_body(&Request { model: "m".to_owned(), system: None, messages }).unwrap();
-    let value: serde_json::Value = serde_json::from_slice(&body).unwrap();
-    assert_eq!(
-        value["messages"],
-        serde_json::json!([
-            {"role": "user", "content": "a\nb"},
-            {"role": "assistant", "content": "xy", "tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
-        ])
-    );
 }
 
 #[tokio::test]
@@ -515,6 +495,16 @@ async fn a_silent_server_runs_into_the_limit_of_its_phase() {
         assert!(failure(&chunks).message.contains(phase) && failure(&chunks).message.contains("300ms"));
         timeout(Duration::from_secs(5), server.left.notified()).await.expect("the connection is closed");
     }
+}
+
+#[tokio::test]
+async fn a_handshake_that_stands_still_runs_into_the_connect_limit() {
+    // A server that takes the connection and waits for the end of a head that TLS never sends.
+    let server = Server::start(vec![]).await;
+    let limits = Limits { connect: Duration::from_millis(300), ..Limits::default() };
+    let chunks = ask(&adapter(&format!("https://{}/v1", server.address), limits)).await;
+    assert_eq!((failure(&chunks).code, evidence(&chunks).phase.as_deref()), (FailureCode::Timeout, Some("connect")));
+    assert!(failure(&chunks).message.contains("300ms"), "{}", failure(&chunks).message);
 }
 
 #[tokio::test]
