@@ -51,11 +51,12 @@ pub(super) fn of(error: &wasmtime::Error, circumstances: Circumstances<'_>) -> F
 }
 
 fn trapped(trap: Trap, said: Option<&str>, place: &str) -> Fault {
-    let message = match said {
-        Some(line) if line.contains("panicked") => {
-            format!("The component panicked{place}: {}", sentence(line))
+    let message = match said.map(shortened) {
+        Some(line) if line.starts_with("panicked ") => {
+            let place = if place.is_empty() { String::new() } else { format!(" ({})", place.trim_start()) };
+            format!("The component {}{place}.", line.trim_end_matches('.'))
         }
-        Some(line) => format!("The component aborted{place}; its last error line: {}", sentence(line)),
+        Some(line) => format!("The component aborted{place}; its last error line: {}", sentence(&line)),
         None => {
             let reason = trap.to_string();
             format!("The component trapped{place}: {}.", reason.trim_start_matches("wasm trap: "))
@@ -161,7 +162,7 @@ fn place(error: &wasmtime::Error) -> String {
             None => format!("function {}", frame.func_index()),
         })
         .collect();
-    // The way from the panic to the abort is the same in every program and says nothing.
+    // The way from a panic, or from a memory that was refused, to the abort is the same in every program and says nothing.
     let own = names.iter().filter(|name| !is_panic_plumbing(name)).take(SHOWN).cloned().collect::<Vec<_>>();
     let shown = if own.is_empty() { names.into_iter().take(SHOWN).collect() } else { own };
     match shown.split_first() {
@@ -172,8 +173,9 @@ fn place(error: &wasmtime::Error) -> String {
 }
 
 fn is_panic_plumbing(name: &str) -> bool {
-    const PLUMBING: [&str; 10] = [
+    const PLUMBING: [&str; 11] = [
         "`abort",
+        "`alloc::",
         "`rust_panic",
         "`rust_begin_unwind",
         "`__rust",
@@ -217,7 +219,7 @@ mod tests {
         let said = Some("panicked at src/lib.rs:7:9:\nindex out of bounds");
         let fault = of(&error, Circumstances { last_error_line: said, ..circumstances(Stage::Run) });
         assert_eq!(fault.kind, FaultKind::Trap);
-        assert_eq!(fault.message, "The component panicked: panicked at src/lib.rs:7:9: index out of bounds.");
+        assert_eq!(fault.message, "The component panicked at src/lib.rs:7:9: index out of bounds.");
     }
 
     #[test]

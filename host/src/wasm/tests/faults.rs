@@ -74,7 +74,7 @@ async fn a_panic_is_told_with_its_own_text_and_place() {
     let body = format!("(call $log (i32.const 3) (i32.const {TEXT}) (i32.const {})) unreachable", text.len());
     let (fault, call) = fault_of(Guest::deciding(body).text(text), Value::Null).await;
     assert_eq!(fault.kind, FaultKind::Trap);
-    assert_eq!(fault.message, "The component panicked in `request_error`: panicked at src/lib.rs:12:5: no such code.");
+    assert_eq!(fault.message, "The component panicked at src/lib.rs:12:5: no such code (in `request_error`).");
     assert_eq!(*call.lines.lock(), [(LogLevel::Error, text.to_owned())]);
 }
 
