@@ -8,6 +8,7 @@ use crate::{
 use serde::Deserialize;
 use std::{
     fs::{self, File},
+    hash::{DefaultHasher, Hash, Hasher},
     io,
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -122,6 +123,12 @@ fn compile(
         cargo.env("RUSTC_BOOTSTRAP", "1").arg("-Zbuild-std=std,panic_abort");
         cargo.env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", linker);
     }
+    // Cargo takes two crates of one name and layout for the same, wherever they stand, and then compares only times:
+    // another checkout's newer module would pass for fresh. A flag that differs with the place tells them apart, and
+    // changes nothing in the module.
+    let mut place = DefaultHasher::new();
+    manifest.hash(&mut place);
+    cargo.arg("--").arg("--cfg").arg(format!("retake_place=\"{:016x}\"", place.finish()));
     let mut module = None;
     let mut complaints = Vec::new();
     let ended = process::run(&mut cargo, None, |source, line| match source {
@@ -176,6 +183,11 @@ fn is_status(line: &str) -> bool {
 }
 
 fn encode(module: &[u8]) -> Result<Vec<u8>, String> {
+    // Without this a library that implements no world would become a component that offers nothing.
+    let (_, world) = wit_component::metadata::decode(module).map_err(|error| format!("{error:#}"))?;
+    if world.resolve.worlds[world.world].exports.is_empty() {
+        return Err("it exports nothing".to_owned());
+    }
     ComponentEncoder::default()
         .validate(true)
         .module(module)
