@@ -113,7 +113,12 @@ impl<F> Executor for Native<F>
 where
     F: Fn(FailedStep, Arc<dyn Call>) -> BoxFuture<'static, Result<Decision, Fault>> + Send + Sync + 'static,
 {
-    fn request_error(&self, step: FailedStep, call: Arc<dyn Call>, _kill: CancellationToken) -> BoxFuture<'_, Result<Decision, Fault>> {
+    fn request_error(
+        &self,
+        step: FailedStep,
+        call: Arc<dyn Call>,
+        _kill: CancellationToken,
+    ) -> BoxFuture<'_, Result<Decision, Fault>> {
         (self.0)(step, call)
     }
 }
@@ -127,7 +132,13 @@ where
 }
 
 pub fn native_identity(id: &str) -> Identity {
-    Identity { id: id.into(), name: id.into(), version: "0".into(), digest: format!("native-{id}"), config: "{}".into() }
+    Identity {
+        id: id.into(),
+        name: id.into(),
+        version: "0".into(),
+        digest: format!("native-{id}"),
+        config: "{}".into(),
+    }
 }
 
 /// One runtime for all tests of the process, without a compile cache.
@@ -170,7 +181,12 @@ impl World {
         World::with_env(adapter, policy, chain, Env::fixed(START_MS, 7))
     }
 
-    pub fn with_env(adapter: Arc<ScriptedAdapter>, policy: RetryPolicy, chain: Vec<Arc<Activation>>, env: Env) -> World {
+    pub fn with_env(
+        adapter: Arc<ScriptedAdapter>,
+        policy: RetryPolicy,
+        chain: Vec<Arc<Activation>>,
+        env: Env,
+    ) -> World {
         let routes = Arc::new(Registry::new());
         routes.register("mock", adapter, policy).expect("the route is new");
         let (journal, log) = Journal::in_memory("test", env.clock.clone());

@@ -20,7 +20,13 @@ use std::{
 };
 
 fn schedule(delay_ms: f64) -> Record {
-    Record::Retry { retry_id: "id-1".into(), policy_key: "key".into(), retry: 1, limit: RetryLimit::Normal(3), delay_ms }
+    Record::Retry {
+        retry_id: "id-1".into(),
+        policy_key: "key".into(),
+        retry: 1,
+        limit: RetryLimit::Normal(3),
+        delay_ms,
+    }
 }
 
 fn started() -> Record {
@@ -80,8 +86,20 @@ async fn a_failed_step_is_closed_before_anyone_is_asked_and_a_retry_opens_a_fres
     assert_eq!(
         types,
         [
-            "turn/start", "user/message", "step/start", "request/header", "step/end", "chain", "executor/note",
-            "llm/retry", "llm/retry-started", "turn/end", "turn/start", "step/start", "assistant/message", "step/end",
+            "turn/start",
+            "user/message",
+            "step/start",
+            "request/header",
+            "step/end",
+            "chain",
+            "executor/note",
+            "llm/retry",
+            "llm/retry-started",
+            "turn/end",
+            "turn/start",
+            "step/start",
+            "assistant/message",
+            "step/end",
             "turn/end",
         ]
     );
@@ -226,14 +244,18 @@ async fn a_swap_to_a_chain_that_does_not_answer_ends_the_turn_with_the_original_
         waterfall.publish(Vec::new()).drain().await
     });
     let outcome = world.prompt("hi").await;
-    assert!(matches!(outcome, TurnOutcome::Failed { ref failure, .. } if failure.code == FailureCode::Server), "{outcome:?}");
+    assert!(
+        matches!(outcome, TurnOutcome::Failed { ref failure, .. } if failure.code == FailureCode::Server),
+        "{outcome:?}"
+    );
     assert!(world.of_type("llm/retry-started").is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_executor_that_stands_in_both_chains_is_not_disturbed_by_a_swap() {
     let kept = waiter("kept", 1_000.0);
-    let mut world = World::new(failing_once(), test_policy(), vec![kept.clone(), answering("old", Decision::Unhandled)]);
+    let mut world =
+        World::new(failing_once(), test_policy(), vec![kept.clone(), answering("old", Decision::Unhandled)]);
     let waterfall = world.agent.waterfall.clone();
     tokio::spawn(async move {
         tokio::time::sleep(Duration::from_millis(300)).await;
@@ -396,8 +418,20 @@ async fn a_record_that_breaks_a_rule_is_refused_and_the_log_stays_clean() {
         let saw = saw.clone();
         async move {
             let bad = [
-                Record::Retry { retry_id: "a".into(), policy_key: "k".into(), retry: 2, limit: RetryLimit::Always, delay_ms: 1.0 },
-                Record::Retry { retry_id: "a".into(), policy_key: "k".into(), retry: 1, limit: RetryLimit::Normal(0), delay_ms: 1.0 },
+                Record::Retry {
+                    retry_id: "a".into(),
+                    policy_key: "k".into(),
+                    retry: 2,
+                    limit: RetryLimit::Always,
+                    delay_ms: 1.0,
+                },
+                Record::Retry {
+                    retry_id: "a".into(),
+                    policy_key: "k".into(),
+                    retry: 1,
+                    limit: RetryLimit::Normal(0),
+                    delay_ms: 1.0,
+                },
                 Record::RetryStarted { retry_id: "a".into(), retry: 1 },
             ];
             for record in bad {
@@ -405,7 +439,13 @@ async fn a_record_that_breaks_a_rule_is_refused_and_the_log_stays_clean() {
                 saw.lock().push(error.to_string());
             }
             call.append(schedule(1.0)).await.unwrap();
-            let second = Record::Retry { retry_id: "b".into(), policy_key: "k2".into(), retry: 1, limit: RetryLimit::Always, delay_ms: 1.0 };
+            let second = Record::Retry {
+                retry_id: "b".into(),
+                policy_key: "k2".into(),
+                retry: 1,
+                limit: RetryLimit::Always,
+                delay_ms: 1.0,
+            };
             let error = call.append(second).await.unwrap_err();
             saw.lock().push(error.to_string());
             Ok(Decision::Unhandled)

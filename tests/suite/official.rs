@@ -256,7 +256,8 @@ async fn a_route_replaced_in_flight_changes_nothing_for_that_call_and_a_new_poli
     let adapter = ScriptedAdapter::new([server()]);
     let mut world = world(&adapter, test_policy()).await;
     let replacement = ScriptedAdapter::new([server()]);
-    let new_policy = policy(json!({ "mode": "normal", "maxRetries": 7, "backoff": { "initialDelayMs": 20, "jitterRatio": 0 } }));
+    let new_policy =
+        policy(json!({ "mode": "normal", "maxRetries": 7, "backoff": { "initialDelayMs": 20, "jitterRatio": 0 } }));
     on_first_chunk(&world, move |routes| {
         routes.replace("mock", replacement, new_policy);
     });

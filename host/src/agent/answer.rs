@@ -58,5 +58,8 @@ impl Assembly {
 
 /// Content as people read it: its text, without reasoning and tool calls.
 pub fn text_of(blocks: &[Block]) -> String {
-    blocks.iter().filter_map(|block| if let Block::Text { text } = block { Some(text.as_str()) } else { None }).collect()
+    blocks
+        .iter()
+        .filter_map(|block| if let Block::Text { text } = block { Some(text.as_str()) } else { None })
+        .collect()
 }

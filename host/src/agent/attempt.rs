@@ -25,14 +25,27 @@ pub(super) const ONLY_STEP: u64 = 1;
 
 /// How a step went. It is still open.
 pub(super) enum Attempted {
-    Answered { text: String, usage: Option<Usage>, max_tokens: bool },
+    Answered {
+        text: String,
+        usage: Option<Usage>,
+        max_tokens: bool,
+    },
     /// With the policy of the registration that served the call, if one did.
-    Failed { target: Target, policy: Option<RetryPolicy>, failure: Failure },
+    Failed {
+        target: Target,
+        policy: Option<RetryPolicy>,
+        failure: Failure,
+    },
     Cancelled,
 }
 
 /// Opens the turn's step and makes its request.
-pub(super) async fn run(agent: &Agent, session: &mut Session, turn: u64, cancel: &CancellationToken) -> Result<Attempted, JournalError> {
+pub(super) async fn run(
+    agent: &Agent,
+    session: &mut Session,
+    turn: u64,
+    cancel: &CancellationToken,
+) -> Result<Attempted, JournalError> {
     let journal = session.journal.clone();
     journal.append(Body::StepStart(StepRef { turn, step: ONLY_STEP }))?;
     let number = journal.with_state(|state| state.failures.len() as u64 + 1);

@@ -48,7 +48,12 @@ impl Agent {
     ///
     /// # Errors
     /// The journal failed: the turn has ended, and nothing was retried without a record.
-    pub async fn prompt(&self, session: &mut Session, text: &str, cancel: &CancellationToken) -> Result<TurnOutcome, JournalError> {
+    pub async fn prompt(
+        &self,
+        session: &mut Session,
+        text: &str,
+        cancel: &CancellationToken,
+    ) -> Result<TurnOutcome, JournalError> {
         let turn = session.next_turn();
         session.journal.append(Body::TurnStart(TurnStart { turn, retry_of: None }))?;
         let message = UserMessage {
@@ -66,7 +71,11 @@ impl Agent {
     ///
     /// # Errors
     /// The journal failed.
-    pub async fn resume(&self, session: &mut Session, cancel: &CancellationToken) -> Result<Option<TurnOutcome>, JournalError> {
+    pub async fn resume(
+        &self,
+        session: &mut Session,
+        cancel: &CancellationToken,
+    ) -> Result<Option<TurnOutcome>, JournalError> {
         let Some(unfinished) = session.unfinished() else { return Ok(None) };
         let turn = unfinished.turn;
         let policy = self.routes.policy(&unfinished.target.provider).map(|policy| (*policy).clone());
@@ -82,7 +91,12 @@ impl Agent {
         Ok(Some(outcome))
     }
 
-    async fn attempt_until_settled(&self, session: &mut Session, mut turn: u64, cancel: &CancellationToken) -> Result<TurnOutcome, JournalError> {
+    async fn attempt_until_settled(
+        &self,
+        session: &mut Session,
+        mut turn: u64,
+        cancel: &CancellationToken,
+    ) -> Result<TurnOutcome, JournalError> {
         loop {
             let attempted = attempt::run(self, session, turn, cancel).await?;
             let outcome = match attempted {
@@ -143,7 +157,8 @@ impl Agent {
                 Ok(Some(TurnOutcome::Cancelled))
             }
             Recovered::Unhandled => {
-                let sentence = session.journal.with_state(|state| failure_sentence(state, &failure, self.env.clock.wall_ms()));
+                let sentence =
+                    session.journal.with_state(|state| failure_sentence(state, &failure, self.env.clock.wall_ms()));
                 end_turn(session, turn, TurnEndReason::Error { error: failure.clone() }).await?;
                 Ok(Some(TurnOutcome::Failed { failure, sentence }))
             }

@@ -15,7 +15,10 @@ pub enum TurnOutcome {
         max_tokens: bool,
     },
     /// The failure of the last request, and a sentence that says what was tried.
-    Failed { failure: Failure, sentence: String },
+    Failed {
+        failure: Failure,
+        sentence: String,
+    },
     Cancelled,
 }
 
@@ -36,16 +39,18 @@ pub fn failure_sentence(state: &SessionState, last: &Failure, now_ms: u64) -> St
         }
     }
     let provider = if providers.is_empty() { "The provider".to_owned() } else { providers.join(" and ") };
-    let causes: Vec<_> = causes
-        .into_iter()
-        .map(|(word, times)| if times == 1 { word } else { format!("{word} ×{times}") })
-        .collect();
+    let causes: Vec<_> =
+        causes.into_iter().map(|(word, times)| if times == 1 { word } else { format!("{word} ×{times}") }).collect();
     let requests = match state.failures.len() {
         1 => "1 request".to_owned(),
         n => format!("{n} requests"),
     };
     let message = last.message.trim_end_matches('.');
-    format!("{provider} failed {requests} in {seconds:.1} s ({}). The last failure: {message}. {}", causes.join(", "), remedy(last.code))
+    format!(
+        "{provider} failed {requests} in {seconds:.1} s ({}). The last failure: {message}. {}",
+        causes.join(", "),
+        remedy(last.code)
+    )
 }
 
 fn cause(failed: &FailedRequest) -> String {

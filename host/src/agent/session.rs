@@ -49,7 +49,13 @@ impl Session {
     /// Opens the session `id` in the directory `dir` of JSONL files, or begins it. A turn that was interrupted in the
     /// middle of its request is closed as `interrupted`; one that waits for a decision stays open for
     /// [`super::Agent::resume`], until [`Session::abandon_unfinished`].
-    pub fn open(dir: &Path, id: &str, target: Target, system: Option<String>, env: &Env) -> Result<Session, SessionError> {
+    pub fn open(
+        dir: &Path,
+        id: &str,
+        target: Target,
+        system: Option<String>,
+        env: &Env,
+    ) -> Result<Session, SessionError> {
         let opened = JsonlLog::open(dir, id)?;
         let journal = Arc::new(Journal::new(id, env.clock.clone(), Box::new(opened.log), opened.state));
         let mut session = Session::new(journal, target, system);

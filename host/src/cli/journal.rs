@@ -106,7 +106,11 @@ fn timeline(contents: &Contents, wanted: Option<u64>, chunks: bool) -> String {
         let _ = writeln!(text, "{seconds:>8.3}s  {:>5}  {}", event.seq, describe(&event.body));
     }
     if let Some(torn) = &contents.torn {
-        let _ = writeln!(text, "The file ends in a torn record (line {}, byte {}): {}.", torn.line, torn.offset, torn.reason);
+        let _ = writeln!(
+            text,
+            "The file ends in a torn record (line {}, byte {}): {}.",
+            torn.line, torn.offset, torn.reason
+        );
     }
     text.push_str(&pending(contents));
     text

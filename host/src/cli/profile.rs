@@ -48,7 +48,12 @@ pub(super) fn run(global: &Global, command: ProfileCommand) -> anyhow::Result<Ex
             for warning in &profile.warnings {
                 println!("warning: {warning}");
             }
-            println!("{} is valid: {} providers, {} entries.", profile.file.display(), profile.providers.len(), profile.entries.len());
+            println!(
+                "{} is valid: {} providers, {} entries.",
+                profile.file.display(),
+                profile.providers.len(),
+                profile.entries.len()
+            );
         }
     }
     Ok(Exit::Completed)

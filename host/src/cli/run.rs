@@ -9,7 +9,7 @@ use crate::{
     env::Env,
     journal::Event,
     llm::Usage,
-    profile::{ComposedProfile, Host, Home, ProfileRef, compose},
+    profile::{ComposedProfile, Home, Host, ProfileRef, compose},
     wasm::{Runtime, RuntimeConfig},
 };
 use anyhow::{Context, anyhow};
@@ -143,7 +143,12 @@ struct Last {
     error: Option<String>,
 }
 
-async fn prompt_all(host: &Host, mut session: Session, prompts: Vec<String>, printer: &Printer) -> anyhow::Result<(Exit, Last)> {
+async fn prompt_all(
+    host: &Host,
+    mut session: Session,
+    prompts: Vec<String>,
+    printer: &Printer,
+) -> anyhow::Result<(Exit, Last)> {
     let cancel = CancellationToken::new();
     cancel_on_ctrl_c(cancel.clone());
     let mut source = if prompts.is_empty() { Prompts::stdin() } else { Prompts::Listed(prompts.into_iter()) };
@@ -164,7 +169,9 @@ async fn prompt_all(host: &Host, mut session: Session, prompts: Vec<String>, pri
         return Ok((Exit::Cancelled, last));
     }
     if !any {
-        return Err(anyhow!("There is no prompt. Give one as an argument, for instance `retake run \"name one prime\"`, or one a line on stdin."));
+        return Err(anyhow!(
+            "There is no prompt. Give one as an argument, for instance `retake run \"name one prime\"`, or one a line on stdin."
+        ));
     }
     Ok((exit, last))
 }

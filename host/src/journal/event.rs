@@ -43,7 +43,10 @@ pub enum Body {
     ExecutorNote(ExecutorNote),
     TurnEnd(TurnEnd),
     /// A type from a newer version, marked as one that a reader may skip.
-    Ignorable { r#type: String, data: serde_json::Value },
+    Ignorable {
+        r#type: String,
+        data: serde_json::Value,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -473,8 +476,9 @@ mod tests {
 
     #[test]
     fn an_unknown_type_is_refused_unless_it_is_ignorable() {
-        let error =
-            serde_json::from_str::<Event>(r#"{"type":"new/thing","seq":0,"time":1,"data":{}}"#).unwrap_err().to_string();
+        let error = serde_json::from_str::<Event>(r#"{"type":"new/thing","seq":0,"time":1,"data":{}}"#)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("new/thing"), "{error}");
         let kept = r#"{"type":"new/thing","seq":0,"time":1,"data":{"a":[1]},"ignorable":true}"#;
         let event = serde_json::from_str::<Event>(kept).unwrap();

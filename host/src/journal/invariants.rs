@@ -26,13 +26,19 @@ pub fn check(state: &SessionState, body: &Body) -> Result<(), Violation> {
     match body {
         Body::TurnStart(start) => {
             if state.turn_open {
-                return violation("turn-open", format!("Turn {} is not closed, so turn {} cannot start.", state.last_turn, start.turn));
+                return violation(
+                    "turn-open",
+                    format!("Turn {} is not closed, so turn {} cannot start.", state.last_turn, start.turn),
+                );
             }
             if start.turn != state.last_turn + 1 {
                 return violation("turn-number", format!("Turn {} must be {}.", start.turn, state.last_turn + 1));
             }
             if start.retry_of.is_some_and(|of| of != state.last_turn) {
-                return violation("retry-of", format!("A retry turn repeats the turn before it, which is {}.", state.last_turn));
+                return violation(
+                    "retry-of",
+                    format!("A retry turn repeats the turn before it, which is {}.", state.last_turn),
+                );
             }
             Ok(())
         }
@@ -40,9 +46,10 @@ pub fn check(state: &SessionState, body: &Body) -> Result<(), Violation> {
         Body::StepStart(step) => {
             open_turn(state, step.turn, "step/start")?;
             match &state.step {
-                Some(open) if !open.closed => {
-                    violation("step-open", format!("Step {} is not closed, so step {} cannot start.", open.step, step.step))
-                }
+                Some(open) if !open.closed => violation(
+                    "step-open",
+                    format!("Step {} is not closed, so step {} cannot start.", open.step, step.step),
+                ),
                 previous => {
                     let expected = previous.as_ref().map_or(1, |previous| previous.step + 1);
                     if step.step == expected {
@@ -123,7 +130,10 @@ fn failure(failure: &Failure) -> Result<(), Violation> {
         return violation("failure-status", format!("A failure's status must be 100 to 599, not {status}."));
     }
     if let Some(ms) = failure.provider_retry_after_ms.filter(|ms| !(ms.is_finite() && *ms > 0.0)) {
-        return violation("failure-retry-after", format!("A failure's providerRetryAfterMs must be finite and above 0, not {ms}."));
+        return violation(
+            "failure-retry-after",
+            format!("A failure's providerRetryAfterMs must be finite and above 0, not {ms}."),
+        );
     }
     if failure.request_id.as_ref().is_some_and(String::is_empty) {
         return violation("failure-request-id", "A failure's requestId must not be empty.");
@@ -165,7 +175,10 @@ fn retry(state: &SessionState, record: &Retry) -> Result<(), Violation> {
         Some(routed) if routed.provider == record.provider => {}
         routed => {
             let routed = routed.map_or("none", |routed| routed.provider.as_str());
-            return violation("provider", format!("provider is \"{}\", but the request went to {routed}.", record.provider));
+            return violation(
+                "provider",
+                format!("provider is \"{}\", but the request went to {routed}.", record.provider),
+            );
         }
     }
     if let Some(live) = state.current_retry() {
@@ -175,7 +188,10 @@ fn retry(state: &SessionState, record: &Retry) -> Result<(), Violation> {
         if !live.handed_over {
             return violation(
                 "one-live-record",
-                format!("Step {} has a live record already, retry {} of chain {}.", record.step, live.record.retry, live.record.retry_id),
+                format!(
+                    "Step {} has a live record already, retry {} of chain {}.",
+                    record.step, live.record.retry, live.record.retry_id
+                ),
             );
         }
     }
@@ -185,7 +201,10 @@ fn retry(state: &SessionState, record: &Retry) -> Result<(), Violation> {
                 return violation("retry-number", format!("retry must be {}, not {}.", number + 1, record.retry));
             }
             if record.retry_id != retry_id {
-                return violation("retry-id", format!("retryId must stay {retry_id} in its chain, not {}.", record.retry_id));
+                return violation(
+                    "retry-id",
+                    format!("retryId must stay {retry_id} in its chain, not {}.", record.retry_id),
+                );
             }
         }
         None => {
@@ -201,7 +220,14 @@ fn retry(state: &SessionState, record: &Retry) -> Result<(), Violation> {
 }
 
 /// The step's record that has not started, if it is the one that is named.
-fn live_record(state: &SessionState, turn: u64, step: u64, retry_id: &str, retry: u64, what: &str) -> Result<(), Violation> {
+fn live_record(
+    state: &SessionState,
+    turn: u64,
+    step: u64,
+    retry_id: &str,
+    retry: u64,
+    what: &str,
+) -> Result<(), Violation> {
     if retry_id.is_empty() {
         return violation("retry-id", "retryId must not be empty.");
     }
@@ -214,11 +240,14 @@ fn live_record(state: &SessionState, turn: u64, step: u64, retry_id: &str, retry
                 live.record.retry, live.record.retry_id
             ),
         ),
-        Some(live) if live.started => {
-            violation("live-record", format!("{what} names retry {retry} of chain {retry_id}, which has started already."))
-        }
+        Some(live) if live.started => violation(
+            "live-record",
+            format!("{what} names retry {retry} of chain {retry_id}, which has started already."),
+        ),
         Some(_) => Ok(()),
-        None => violation("live-record", format!("{what} names retry {retry} of chain {retry_id}, but none is scheduled.")),
+        None => {
+            violation("live-record", format!("{what} names retry {retry} of chain {retry_id}, but none is scheduled."))
+        }
     }
 }
 
@@ -228,7 +257,10 @@ fn retry_started(state: &SessionState, started: &RetryStarted) -> Result<(), Vio
 
 fn retry_handover(state: &SessionState, handover: &RetryHandover) -> Result<(), Violation> {
     if !(handover.remaining_ms >= 0.0 && handover.remaining_ms <= MAX_TIMER_MS) {
-        return violation("remaining", format!("remainingMs must be 0 to {MAX_TIMER_MS}, not {}.", handover.remaining_ms));
+        return violation(
+            "remaining",
+            format!("remainingMs must be 0 to {MAX_TIMER_MS}, not {}.", handover.remaining_ms),
+        );
     }
     live_record(state, handover.turn, handover.step, &handover.retry_id, handover.retry, "llm/retry-handover")
 }

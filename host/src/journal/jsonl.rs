@@ -93,8 +93,10 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<Contents, StoreError> {
     let Some(header_end) = bytes.iter().position(|&b| b == b'\n') else {
         return Err(StoreError::Unsupported { path: name(), reason: "it has no complete header line".into() });
     };
-    let header: FileHeader = serde_json::from_slice(&bytes[..header_end])
-        .map_err(|error| StoreError::Unsupported { path: name(), reason: format!("its header line is not one: {error}") })?;
+    let header: FileHeader = serde_json::from_slice(&bytes[..header_end]).map_err(|error| StoreError::Unsupported {
+        path: name(),
+        reason: format!("its header line is not one: {error}"),
+    })?;
     if header.version != FORMAT_VERSION {
         let reason = format!("its format version is {}, and this build reads {FORMAT_VERSION}", header.version);
         return Err(StoreError::Unsupported { path: name(), reason });
@@ -115,9 +117,9 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<Contents, StoreError> {
             Err(reason) => {
                 // A complete turn behind the damage means that this is no torn tail.
                 let follows = end.is_some_and(|end| {
-                    rest[end + 1..]
-                        .split(|&b| b == b'\n')
-                        .any(|later| serde_json::from_slice::<Event>(later).is_ok_and(|e| matches!(e.body, Body::TurnEnd(_))))
+                    rest[end + 1..].split(|&b| b == b'\n').any(|later| {
+                        serde_json::from_slice::<Event>(later).is_ok_and(|e| matches!(e.body, Body::TurnEnd(_)))
+                    })
                 });
                 if follows {
                     return Err(StoreError::Damaged { path: name(), line, offset: offset as u64, reason });
@@ -218,8 +220,7 @@ impl JsonlLog {
         if let Some(dir) = self.path.parent() {
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error(dir, "created"))?;
         }
-        let file =
-            open_options().create_new(true).open(&self.path).map_err(|error| open_error(&self.path, error))?;
+        let file = open_options().create_new(true).open(&self.path).map_err(|error| open_error(&self.path, error))?;
         lock(&self.path, &file)?;
         let file = Arc::new(file);
         self.file = Some(file.clone());
@@ -235,8 +236,11 @@ impl JsonlLog {
     }
 
     fn write_line(&mut self, mut file: &File, value: &impl Serialize) -> Result<(), StoreError> {
-        let mut line = serde_json::to_vec(value)
-            .map_err(|error| StoreError::Io { path: self.path.display().to_string(), action: "encoded", source: error.into() })?;
+        let mut line = serde_json::to_vec(value).map_err(|error| StoreError::Io {
+            path: self.path.display().to_string(),
+            action: "encoded",
+            source: error.into(),
+        })?;
         line.push(b'\n');
         if let Err(write) = file.write_all(&line) {
             let path = self.path.display().to_string();
@@ -293,7 +297,8 @@ impl Log for JsonlLog {
         };
         let path = self.path.clone();
         // A new file survives a crash only when its directory's entry does.
-        let directory = (!std::mem::replace(&mut self.directory_synced, true)).then(|| path.parent().map(Path::to_owned)).flatten();
+        let directory =
+            (!std::mem::replace(&mut self.directory_synced, true)).then(|| path.parent().map(Path::to_owned)).flatten();
         Box::pin(async move {
             let shown = path.clone();
             let synced = tokio::task::spawn_blocking(move || {

@@ -7,17 +7,23 @@ use std::sync::Arc;
 /// Why a store could not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    #[error("Session \"{0}\" is not a valid name: use 1 to 128 letters, digits, \"-\", \"_\" or \".\", not starting with \".\".")]
+    #[error(
+        "Session \"{0}\" is not a valid name: use 1 to 128 letters, digits, \"-\", \"_\" or \".\", not starting with \".\"."
+    )]
     SessionId(String),
     #[error("{path} could not be {action}: {source}.")]
     Io { path: String, action: &'static str, source: std::io::Error },
-    #[error("{path} could not be written ({write}), and what had been written of the record could not be taken back ({rollback}).")]
+    #[error(
+        "{path} could not be written ({write}), and what had been written of the record could not be taken back ({rollback})."
+    )]
     Rollback { path: String, write: std::io::Error, rollback: std::io::Error },
     #[error("{path} is being written by another process. Close that one, or use another --session.")]
     Locked { path: String },
     #[error("{path} is a symbolic link or not a regular file; a journal is never written through one.")]
     NotAFile { path: String },
-    #[error("{path} is damaged at line {line} (byte {offset}): {reason}. Complete turns follow the damage, so nothing was cut.")]
+    #[error(
+        "{path} is damaged at line {line} (byte {offset}): {reason}. Complete turns follow the damage, so nothing was cut."
+    )]
     Damaged { path: String, line: usize, offset: u64, reason: String },
     #[error("{path} is not a session of this version: {reason}.")]
     Unsupported { path: String, reason: String },

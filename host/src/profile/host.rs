@@ -15,7 +15,7 @@ use crate::{
     env::Env,
     llm::{
         Adapter,
-        adapters::{Limits, OpenAiChat, OpenAiChatConfig, ConfigError, Secret},
+        adapters::{ConfigError, Limits, OpenAiChat, OpenAiChatConfig, Secret},
         route::Registry,
     },
     wasm::{EntrySpec, LoadError, Runtime},
@@ -91,7 +91,12 @@ impl Host {
     ///
     /// # Errors
     /// The first thing that cannot be used, with its place in the profile.
-    pub async fn start(profile: ComposedProfile, runtime: Arc<Runtime>, environment: Environment, env: Env) -> Result<Host, HostError> {
+    pub async fn start(
+        profile: ComposedProfile,
+        runtime: Arc<Runtime>,
+        environment: Environment,
+        env: Env,
+    ) -> Result<Host, HostError> {
         let providers = prepare_providers(&profile, &BTreeMap::new(), &environment, &env).await?;
         let chain = prepare_chain(&profile, &[], &runtime).await?;
         let routes = Arc::new(Registry::new());
@@ -152,13 +157,17 @@ impl Host {
 fn serve_alike(one: &BTreeMap<String, InService>, other: &BTreeMap<String, InService>) -> bool {
     one.len() == other.len()
         && one.iter().zip(other).all(|((name, one), (other_name, other))| {
-            name == other_name && one.provider.policy == other.provider.policy && Arc::ptr_eq(&one.adapter, &other.adapter)
+            name == other_name
+                && one.provider.policy == other.provider.policy
+                && Arc::ptr_eq(&one.adapter, &other.adapter)
         })
 }
 
 fn publish_routes(routes: &Registry, providers: &BTreeMap<String, InService>) {
     routes.replace_all(
-        providers.iter().map(|(name, service)| (name.clone(), service.adapter.clone(), service.provider.policy.clone())),
+        providers
+            .iter()
+            .map(|(name, service)| (name.clone(), service.adapter.clone(), service.provider.policy.clone())),
     );
 }
 
@@ -220,7 +229,11 @@ async fn start_provider(provider: &Provider, key: Option<Secret>, env: &Env) -> 
 
 /// The activations of a profile's enabled entries, in their order. Those that are in service already, with the same
 /// bytes, config and limits, are kept.
-async fn prepare_chain(profile: &ComposedProfile, current: &[Arc<Activation>], runtime: &Arc<Runtime>) -> Result<Vec<Arc<Activation>>, HostError> {
+async fn prepare_chain(
+    profile: &ComposedProfile,
+    current: &[Arc<Activation>],
+    runtime: &Arc<Runtime>,
+) -> Result<Vec<Arc<Activation>>, HostError> {
     let prepared = profile.enabled().map(|entry| prepare_entry(profile, entry, current, runtime));
     futures_util::future::try_join_all(prepared).await
 }
@@ -231,7 +244,12 @@ async fn prepare_entry(
     current: &[Arc<Activation>],
     runtime: &Arc<Runtime>,
 ) -> Result<Arc<Activation>, HostError> {
-    let place = |key: &str| entry.provenance.get(key).map_or_else(|| profile.file.display().to_string(), |origin| origin.place().to_string());
+    let place = |key: &str| {
+        entry
+            .provenance
+            .get(key)
+            .map_or_else(|| profile.file.display().to_string(), |origin| origin.place().to_string())
+    };
     let bytes = component_bytes(entry, &place).await?;
     let digest = crate::wasm::digest(&bytes);
     let behaviour = behaviour(&entry.config, entry.limits.as_ref().unwrap_or(&Value::Null));
@@ -244,7 +262,9 @@ async fn prepare_entry(
     }
     let failed = |source: LoadError| {
         let at = match &source {
-            LoadError::Config(problems) => config_place(profile, entry, problems.first().map_or("", |p| p.path.as_str())),
+            LoadError::Config(problems) => {
+                config_place(profile, entry, problems.first().map_or("", |p| p.path.as_str()))
+            }
             _ => None,
         };
         let at = at.map_or_else(|| place("component"), |at: Place| at.to_string());
@@ -258,7 +278,13 @@ async fn prepare_entry(
 ///
 /// # Errors
 /// Why these bytes cannot be used with this config and these limits.
-pub async fn activate(runtime: &Arc<Runtime>, id: &str, bytes: Arc<[u8]>, config: Value, limits: Value) -> Result<Arc<Activation>, LoadError> {
+pub async fn activate(
+    runtime: &Arc<Runtime>,
+    id: &str,
+    bytes: Arc<[u8]>,
+    config: Value,
+    limits: Value,
+) -> Result<Arc<Activation>, LoadError> {
     let behaviour = behaviour(&config, &limits);
     let component = runtime.load(bytes).await?;
     let executor = component.prepare(EntrySpec { id: id.to_owned(), config, limits }).await?;
@@ -275,17 +301,16 @@ pub async fn activate(runtime: &Arc<Runtime>, id: &str, bytes: Arc<[u8]>, config
 
 async fn component_bytes(entry: &Entry, place: &impl Fn(&str) -> String) -> Result<Arc<[u8]>, HostError> {
     match &entry.component {
-        ComponentRef::Builtin(name) => components::builtin_component(name).map(Arc::from).ok_or_else(|| HostError::UnknownBuiltin {
-            place: place("component"),
-            id: entry.id.clone(),
-            name: name.clone(),
-            known: super::BUILTIN_COMPONENTS.to_vec(),
-        }),
-        ComponentRef::File(path) => tokio::fs::read(path).await.map(Arc::from).map_err(|source| HostError::ComponentFile {
-            place: place("component"),
-            id: entry.id.clone(),
-            path: path.clone(),
-            source,
+        ComponentRef::Builtin(name) => {
+            components::builtin_component(name).map(Arc::from).ok_or_else(|| HostError::UnknownBuiltin {
+                place: place("component"),
+                id: entry.id.clone(),
+                name: name.clone(),
+                known: super::BUILTIN_COMPONENTS.to_vec(),
+            })
+        }
+        ComponentRef::File(path) => tokio::fs::read(path).await.map(Arc::from).map_err(|source| {
+            HostError::ComponentFile { place: place("component"), id: entry.id.clone(), path: path.clone(), source }
         }),
     }
 }

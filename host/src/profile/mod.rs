@@ -39,8 +39,8 @@ pub use composed::{
     MissingApiKey, Model, Origin, Provider, ProviderLimits,
 };
 pub use error::{Place, ProfileError, ProfileErrors, Warning};
-pub use host::{Change, Environment, Host, HostError, activate};
 pub use home::{HOME_VARIABLE, Home, PATCH_FILE, PROFILE_FILE, ProfileRef};
+pub use host::{Change, Environment, Host, HostError, activate};
 pub use policy::KeyOrigin;
 pub use show::{to_json, to_text};
 pub use source::{MAX_FILE, Source};

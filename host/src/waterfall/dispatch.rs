@@ -4,7 +4,8 @@ use super::{
     FAULTS_PER_STEP,
     activation::Activation,
     executor::{
-        AppendError, Call, Decision, FailedStep, Fault, FaultKind, Interruption, LogLevel, Record, RetryLimit, StartedRetry,
+        AppendError, Call, Decision, FailedStep, Fault, FaultKind, Interruption, LogLevel, Record, RetryLimit,
+        StartedRetry,
     },
     recovery::RecoveryContext,
     swap::Chain,
@@ -57,11 +58,19 @@ pub(super) struct Pass {
 enum Asked {
     Decided(Decision),
     /// The activation at this position faulted; the rest of the chain begins behind it.
-    Faulted { position: usize, text: String },
+    Faulted {
+        position: usize,
+        text: String,
+    },
 }
 
 impl Dispatch {
-    pub(super) fn new(context: Arc<RecoveryContext>, chain: Arc<Chain>, step: FailedStep, faults: Arc<FaultsOfStep>) -> Arc<Dispatch> {
+    pub(super) fn new(
+        context: Arc<RecoveryContext>,
+        chain: Arc<Chain>,
+        step: FailedStep,
+        faults: Arc<FaultsOfStep>,
+    ) -> Arc<Dispatch> {
         Arc::new(Dispatch {
             context,
             chain,
@@ -126,7 +135,8 @@ impl Dispatch {
                 depth,
                 next: OnceCell::new(),
             });
-            let call = activation.executor.request_error(self.step.clone(), frame.clone(), activation.kill_token().clone());
+            let call =
+                activation.executor.request_error(self.step.clone(), frame.clone(), activation.kill_token().clone());
             let outcome = tokio::select! {
                 biased;
                 outcome = AssertUnwindSafe(call).catch_unwind() => outcome.unwrap_or_else(|panic| Err(Fault {
@@ -167,7 +177,12 @@ impl Dispatch {
         }
         tracing::warn!(executor = %identity.id, digest = identity.short_digest(), kind = ?fault.kind, "{message}");
         let ExecutorRefParts { id, digest } = ExecutorRefParts::of(activation);
-        self.keep_error(self.context.journal.append(Body::ExecutorFault(ExecutorFault { id, digest, kind: fault.kind, message })));
+        self.keep_error(self.context.journal.append(Body::ExecutorFault(ExecutorFault {
+            id,
+            digest,
+            kind: fault.kind,
+            message,
+        })));
     }
 
     /// A store that failed ends the turn; a broken rule is the executor's own business.
@@ -231,7 +246,14 @@ impl Frame {
         })
     }
 
-    fn append_retry(&self, retry_id: String, policy_key: String, retry: u64, limit: RetryLimit, delay_ms: f64) -> Result<u64, JournalError> {
+    fn append_retry(
+        &self,
+        retry_id: String,
+        policy_key: String,
+        retry: u64,
+        limit: RetryLimit,
+        delay_ms: f64,
+    ) -> Result<u64, JournalError> {
         let Dispatch { context, step, chain, .. } = &*self.dispatch;
         let (mode, max_retries) = match limit {
             RetryLimit::Normal(max) => (RetryMode::Normal, Some(max)),
@@ -267,9 +289,8 @@ impl Frame {
         if scheduling.lock().is_some() {
             return Ok(());
         }
-        let abandoned = context.journal.with_state(|state| {
-            state.pending_retry().filter(|live| !live.handed_over).cloned()
-        });
+        let abandoned =
+            context.journal.with_state(|state| state.pending_retry().filter(|live| !live.handed_over).cloned());
         let Some(live) = abandoned else { return Ok(()) };
         let from = live.by.clone().unwrap_or_else(|| self.activation.identity.reference());
         context
@@ -291,7 +312,8 @@ impl Call for Frame {
     fn next(&self) -> BoxFuture<'_, Result<Decision, String>> {
         Box::pin(async move {
             let dispatch = self.dispatch.clone();
-            let asked = self.next.get_or_init(|| async move { dispatch.ask(self.position + 1, self.depth + 1).await.0 }).await;
+            let asked =
+                self.next.get_or_init(|| async move { dispatch.ask(self.position + 1, self.depth + 1).await.0 }).await;
             match asked {
                 Asked::Decided(decision) => Ok(*decision),
                 Asked::Faulted { text, .. } => Err(text.clone()),
@@ -306,26 +328,26 @@ impl Call for Frame {
             }
             let Dispatch { context, step, .. } = &*self.dispatch;
             let must_be_durable = matches!(record, Record::Retry { .. });
-            let appended = match record {
-                Record::Retry { retry_id, policy_key, retry, limit, delay_ms } => {
-                    self.append_retry(retry_id, policy_key, retry, limit, delay_ms)
-                }
-                Record::RetryStarted { retry_id, retry } => context.journal.append(Body::RetryStarted(RetryStarted {
-                    retry_id,
-                    turn: step.turn,
-                    step: step.step,
-                    retry,
-                })),
-                Record::Note { kind, .. } if kind == SCHEDULING_NOTE => {
-                    return Err(AppendError::Invalid(format!("The note kind \"{SCHEDULING_NOTE}\" is the host's own.")));
-                }
-                Record::Note { kind, json } => {
-                    let data = serde_json::from_str(&json)
-                        .map_err(|error| AppendError::Invalid(format!("The note is not JSON: {error}.")))?;
-                    let ExecutorRefParts { id, digest } = ExecutorRefParts::of(&self.activation);
-                    context.journal.append(Body::ExecutorNote(ExecutorNote { id, digest, kind, data }))
-                }
-            };
+            let appended =
+                match record {
+                    Record::Retry { retry_id, policy_key, retry, limit, delay_ms } => {
+                        self.append_retry(retry_id, policy_key, retry, limit, delay_ms)
+                    }
+                    Record::RetryStarted { retry_id, retry } => context
+                        .journal
+                        .append(Body::RetryStarted(RetryStarted { retry_id, turn: step.turn, step: step.step, retry })),
+                    Record::Note { kind, .. } if kind == SCHEDULING_NOTE => {
+                        return Err(AppendError::Invalid(format!(
+                            "The note kind \"{SCHEDULING_NOTE}\" is the host's own."
+                        )));
+                    }
+                    Record::Note { kind, json } => {
+                        let data = serde_json::from_str(&json)
+                            .map_err(|error| AppendError::Invalid(format!("The note is not JSON: {error}.")))?;
+                        let ExecutorRefParts { id, digest } = ExecutorRefParts::of(&self.activation);
+                        context.journal.append(Body::ExecutorNote(ExecutorNote { id, digest, kind, data }))
+                    }
+                };
             let stored = match appended {
                 Ok(seq) if must_be_durable => context.journal.flush().await.map(|()| seq),
                 other => other,
@@ -401,10 +423,14 @@ impl Call for Frame {
         let generation = self.dispatch.chain.generation;
         let session = self.dispatch.context.journal.session();
         match level {
-            LogLevel::Debug => tracing::debug!(target: "retake::executor", id, digest, generation, session, "{message}"),
+            LogLevel::Debug => {
+                tracing::debug!(target: "retake::executor", id, digest, generation, session, "{message}")
+            }
             LogLevel::Info => tracing::info!(target: "retake::executor", id, digest, generation, session, "{message}"),
             LogLevel::Warn => tracing::warn!(target: "retake::executor", id, digest, generation, session, "{message}"),
-            LogLevel::Error => tracing::error!(target: "retake::executor", id, digest, generation, session, "{message}"),
+            LogLevel::Error => {
+                tracing::error!(target: "retake::executor", id, digest, generation, session, "{message}")
+            }
         }
     }
 }

@@ -12,7 +12,12 @@ use tokio_util::sync::CancellationToken;
 pub trait Executor: Send + Sync + 'static {
     /// Decides about one failed step. Everything the executor may do goes through `call`. `kill` ends a call that
     /// cannot be ended otherwise, even while it computes; the answer is then a fault of kind [`FaultKind::Killed`].
-    fn request_error(&self, step: FailedStep, call: Arc<dyn Call>, kill: CancellationToken) -> BoxFuture<'_, Result<Decision, Fault>>;
+    fn request_error(
+        &self,
+        step: FailedStep,
+        call: Arc<dyn Call>,
+        kill: CancellationToken,
+    ) -> BoxFuture<'_, Result<Decision, Fault>>;
 }
 
 /// What an executor may do while it decides: the host's side of the WIT imports.

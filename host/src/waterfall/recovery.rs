@@ -92,7 +92,11 @@ fn meet(context: &RecoveryContext, chain: &Chain) -> Result<(), JournalError> {
 }
 
 /// Hands a wait that the journal holds over to `chain`, and describes it for its executors.
-fn hand_over(context: &RecoveryContext, chain: &Chain, last: Option<&Chain>) -> Result<Option<PendingRetry>, JournalError> {
+fn hand_over(
+    context: &RecoveryContext,
+    chain: &Chain,
+    last: Option<&Chain>,
+) -> Result<Option<PendingRetry>, JournalError> {
     let Some(live) = context.journal.with_state(|state| state.pending_retry().cloned()) else { return Ok(None) };
     let now = context.env.clock.wall_ms();
     let from = live.by.clone().unwrap_or_else(|| {
