@@ -28,6 +28,7 @@ mod patch;
 mod policy;
 mod show;
 mod source;
+mod watch;
 #[cfg(test)]
 mod tests;
 
@@ -44,3 +45,4 @@ pub use host::{Change, Environment, Host, HostError, activate};
 pub use policy::KeyOrigin;
 pub use show::{to_json, to_text};
 pub use source::{MAX_FILE, Source};
+pub use watch::{ProfileSource, Reload, Watch, watch};
