@@ -73,9 +73,8 @@ impl Source {
     ///
     /// # Errors
     /// The text is larger than [`MAX_FILE`], or not valid YAML: bad syntax, more than one document, duplicate keys, a
-    /// key that is no text, a tag, a number that JSON cannot hold, nesting beyond 128 levels, more
-    /// brackets or levels than a profile could need, or aliases that unfold to
-    /// more than 100,000 values.
+    /// key that is no text, a tag, a number that JSON cannot hold, nesting beyond 128 levels, far more brackets than a
+    /// profile could need, or more than 100,000 values, what aliases unfold to included.
     pub fn parse(file: &Path, text: impl Into<String>) -> Result<Source, ProfileError> {
         let mut text = text.into();
         if text.len() as u64 > MAX_FILE {
