@@ -24,13 +24,14 @@ mod error;
 mod fields;
 mod home;
 mod host;
+mod own_rows;
 mod patch;
 mod policy;
 mod show;
 mod source;
-mod watch;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 pub use builtin::COMPONENTS as BUILTIN_COMPONENTS;
 pub use components::builtin_component;
