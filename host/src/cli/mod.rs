@@ -135,7 +135,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Run(args) => run::run(&cli.global, args).await,
         Command::Demo(args) => demo::run(&cli.global, args).await,
         Command::Chaos(args) => chaos::run(args).await.map(|_| Exit::Completed),
-        Command::Profile(command) => profile::run(&cli.global, command),
+        Command::Profile(command) => profile::run(&cli.global, command).await,
         Command::Plugin(command) => plugin::run(&cli.global, command).await,
         Command::Journal(command) => journal::run(&cli.global, command),
     }
