@@ -1,1 +1,183 @@
-//! agent.
+//! Sessions and the turn loop.
+//!
+//! Owns what happens in which order: a prompt opens a turn, a step makes one model request, a failed step is closed
+//! before the waterfall is asked, and a retry closes the failed turn and opens a fresh one over the same surface. It
+//! never decides whether to retry, never waits by itself, and never retries by itself. Called by the command and by
+//! whoever embeds the library.
+
+mod answer;
+mod attempt;
+mod outcome;
+mod router;
+mod session;
+
+pub use answer::text_of;
+pub use outcome::{TurnOutcome, failure_sentence};
+pub use router::{Attempt, Router, SessionModel, Target};
+pub use session::{Session, SessionError};
+
+use crate::{
+    env::Env,
+    journal::{
+        Body, JournalError,
+        event::{StepEnd, TurnEnd, TurnEndReason, TurnStart, UserMessage, UserRole, UserSource},
+    },
+    llm::{Block, Failure, RetryPolicy, route::Registry},
+    waterfall::{FailedStep, Recovered, RecoveryContext, Waterfall, recover},
+};
+use attempt::Attempted;
+use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
+
+/// The parts that every session of a host shares.
+#[derive(Clone)]
+pub struct Agent {
+    pub routes: Arc<Registry>,
+    pub waterfall: Arc<Waterfall>,
+    pub router: Arc<dyn Router>,
+    pub env: Env,
+}
+
+impl Agent {
+    /// An agent whose attempts all go to the session's own model.
+    pub fn new(routes: Arc<Registry>, waterfall: Arc<Waterfall>, env: Env) -> Agent {
+        Agent { routes, waterfall, router: Arc::new(SessionModel), env }
+    }
+
+    /// Runs one prompt to its end, through as many turns as its retries take. When this returns, the end is on disk.
+    ///
+    /// # Errors
+    /// The journal failed: the turn has ended, and nothing was retried without a record.
+    pub async fn prompt(
+        &self,
+        session: &mut Session,
+        text: &str,
+        cancel: &CancellationToken,
+    ) -> Result<TurnOutcome, JournalError> {
+        let turn = session.next_turn();
+        session.journal.append(Body::TurnStart(TurnStart { turn, retry_of: None }))?;
+        let message = UserMessage {
+            content: vec![Block::Text { text: text.to_owned() }],
+            source: UserSource::User,
+            role: UserRole::User,
+            id: session.next_message_id(),
+        };
+        session.journal.append(Body::UserMessage(message))?;
+        self.attempt_until_settled(session, turn, cancel).await
+    }
+
+    /// Goes on with a turn that a crash interrupted after its step had failed: what the journal holds of its wait is
+    /// offered to the current chain. `None` when there is nothing to go on with.
+    ///
+    /// # Errors
+    /// The journal failed.
+    pub async fn resume(
+        &self,
+        session: &mut Session,
+        cancel: &CancellationToken,
+    ) -> Result<Option<TurnOutcome>, JournalError> {
+        let Some(unfinished) = session.unfinished() else { return Ok(None) };
+        let turn = unfinished.turn;
+        let policy = self.routes.policy(&unfinished.target.provider).map(|policy| (*policy).clone());
+        let (target, failure) = (unfinished.target, unfinished.failure);
+        let settled = self.decide(session, turn, target, policy, failure, cancel).await?;
+        let outcome = match settled {
+            Some(outcome) => outcome,
+            None => {
+                let turn = start_retry_turn(session, turn)?;
+                self.attempt_until_settled(session, turn, cancel).await?
+            }
+        };
+        Ok(Some(outcome))
+    }
+
+    async fn attempt_until_settled(
+        &self,
+        session: &mut Session,
+        mut turn: u64,
+        cancel: &CancellationToken,
+    ) -> Result<TurnOutcome, JournalError> {
+        loop {
+            let attempted = attempt::run(self, session, turn, cancel).await?;
+            let outcome = match attempted {
+                Attempted::Answered { text, usage, max_tokens } => {
+                    close_step(session, turn, None)?;
+                    let reason = if max_tokens { TurnEndReason::MaxTokens } else { TurnEndReason::Completed };
+                    end_turn(session, turn, reason).await?;
+                    Some(TurnOutcome::Answered { text, usage, max_tokens })
+                }
+                Attempted::Cancelled => {
+                    close_step(session, turn, None)?;
+                    end_turn(session, turn, TurnEndReason::Aborted).await?;
+                    Some(TurnOutcome::Cancelled)
+                }
+                Attempted::Failed { target, policy, failure } => {
+                    close_step(session, turn, Some(failure.clone()))?;
+                    self.decide(session, turn, target, policy, failure, cancel).await?
+                }
+            };
+            match outcome {
+                Some(outcome) => return Ok(outcome),
+                None => turn = start_retry_turn(session, turn)?,
+            }
+        }
+    }
+
+    /// Asks the waterfall about the turn's closed step. `None` means that the request is to be repeated.
+    async fn decide(
+        &self,
+        session: &Session,
+        turn: u64,
+        target: Target,
+        policy: Option<RetryPolicy>,
+        failure: Failure,
+        cancel: &CancellationToken,
+    ) -> Result<Option<TurnOutcome>, JournalError> {
+        let context = Arc::new(RecoveryContext {
+            journal: session.journal.clone(),
+            env: self.env.clone(),
+            cancel: cancel.clone(),
+        });
+        let step = FailedStep {
+            turn,
+            step: attempt::ONLY_STEP,
+            provider: target.provider,
+            model: target.model,
+            failure: failure.clone(),
+            policy,
+            pending: None,
+        };
+        match recover(&self.waterfall, context, step).await {
+            Recovered::Retry if !cancel.is_cancelled() => {
+                session.journal.append(Body::TurnEnd(TurnEnd { turn, reason: TurnEndReason::Retry }))?;
+                Ok(None)
+            }
+            Recovered::Retry | Recovered::Cancelled => {
+                end_turn(session, turn, TurnEndReason::Aborted).await?;
+                Ok(Some(TurnOutcome::Cancelled))
+            }
+            Recovered::Unhandled => {
+                let sentence =
+                    session.journal.with_state(|state| failure_sentence(state, &failure, self.env.clock.wall_ms()));
+                end_turn(session, turn, TurnEndReason::Error { error: failure.clone() }).await?;
+                Ok(Some(TurnOutcome::Failed { failure, sentence }))
+            }
+            Recovered::Journal(error) => Err(error),
+        }
+    }
+}
+
+fn close_step(session: &Session, turn: u64, failure: Option<Failure>) -> Result<(), JournalError> {
+    session.journal.append(Body::StepEnd(StepEnd { turn, step: attempt::ONLY_STEP, failure })).map(|_| ())
+}
+
+async fn end_turn(session: &Session, turn: u64, reason: TurnEndReason) -> Result<(), JournalError> {
+    session.journal.append(Body::TurnEnd(TurnEnd { turn, reason }))?;
+    session.journal.flush().await
+}
+
+fn start_retry_turn(session: &Session, failed: u64) -> Result<u64, JournalError> {
+    let turn = failed + 1;
+    session.journal.append(Body::TurnStart(TurnStart { turn, retry_of: Some(failed) }))?;
+    Ok(turn)
+}

@@ -123,6 +123,9 @@ pub struct Evidence {
     /// The kinds of the cause chain, outermost first: `dns`, `connect`, `tls`, `reset`, `eof`, ….
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<String>,
+    /// The operating system's number of the innermost error, where it gave one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub os_error: Option<i32>,
     /// The provider's own error code or type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provider_code: Option<String>,

@@ -3,13 +3,18 @@
 //! One call of an adapter is one wire request; nothing here retries. Called by the agent loop.
 
 pub mod adapters;
+pub mod classify;
 pub mod failure;
 pub mod message;
+mod phrase;
 pub mod policy;
+pub mod retry_after;
+pub mod route;
 
 pub use failure::{Evidence, Failure, FailureCode};
 pub use message::{Block, BlockType, Chunk, FinishReason, Message, Request, Role, Usage};
-pub use policy::{Backoff, RetryPolicy};
+pub use policy::{Backoff, PolicyError, RetryPolicy};
+pub use route::{PreparedCall, Registry, RouteError};
 
 use futures_util::stream::BoxStream;
 use std::sync::Arc;

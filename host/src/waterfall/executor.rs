@@ -33,6 +33,15 @@ pub trait Call: Send + Sync + 'static {
     fn unit(&self) -> f64;
     fn retry_id(&self) -> String;
     fn log(&self, level: LogLevel, message: &str);
+    /// How many executors of this recovery wait in `next` for the one that is called; 0 at the head of the chain.
+    fn depth(&self) -> usize {
+        0
+    }
+    /// Completes when the call is interrupted. An executor that has to wait before it can start (for a free place)
+    /// stops waiting then.
+    fn until_interrupted(&self) -> BoxFuture<'_, Interruption> {
+        Box::pin(std::future::pending())
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]

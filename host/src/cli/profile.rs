@@ -1,0 +1,65 @@
+//! `retake profile`: what a profile is composed of, and whether it is right.
+
+use super::{Exit, Global, run::ProfileArgs};
+use crate::{
+    profile::{ProfileRef, check, compose, to_json, to_text},
+    wasm::{Runtime, RuntimeConfig},
+};
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+#[derive(Subcommand, Debug)]
+pub(super) enum ProfileCommand {
+    /// Print the composed rows, the layer that set each value, and each route's effective policy.
+    Show(ShowArgs),
+    /// Check a profile without running it.
+    Check(CheckArgs),
+}
+
+#[derive(Args, Debug)]
+pub(super) struct ShowArgs {
+    #[command(flatten)]
+    profile: ProfileArgs,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct CheckArgs {
+    /// A profile.yml, a directory that holds one, or a profile's name.
+    #[arg(value_name = "FILE")]
+    profile: String,
+    /// A patch file that is laid over everything else; may be given several times.
+    #[arg(long = "patch", value_name = "FILE")]
+    patches: Vec<PathBuf>,
+}
+
+pub(super) async fn run(global: &Global, command: ProfileCommand) -> anyhow::Result<Exit> {
+    let home = global.home()?;
+    match command {
+        ProfileCommand::Show(args) => {
+            let profile = args.profile.compose(&home)?;
+            if args.json {
+                println!("{:#}", to_json(&profile));
+            } else {
+                print!("{}", to_text(&profile));
+            }
+        }
+        ProfileCommand::Check(args) => {
+            let profile = compose(&home, &ProfileRef::parse(&args.profile)?, &args.patches)?;
+            for warning in &profile.warnings {
+                println!("warning: {warning}");
+            }
+            let config = RuntimeConfig { cache_dir: Some(home.cache_dir()), ..RuntimeConfig::default() };
+            check(&profile, &Runtime::new(config)?).await?;
+            println!(
+                "{} is valid: {} providers, {} entries.",
+                profile.file.display(),
+                profile.providers.len(),
+                profile.entries.len()
+            );
+        }
+    }
+    Ok(Exit::Completed)
+}

@@ -1,0 +1,326 @@
+//! `retake run`: prompts against a profile.
+
+use super::{
+    Exit, Global,
+    terminal::{WaitLine, observe, spawn_reload_lines},
+};
+use crate::{
+    agent::{Session, Target, TurnOutcome},
+    env::Env,
+    journal::Event,
+    llm::Usage,
+    profile::{ComposedProfile, Home, Host, ProfileRef, ProfileSource, Watch, compose, watch},
+    wasm::{Runtime, RuntimeConfig},
+};
+use anyhow::{Context, anyhow};
+use clap::Args;
+use serde::Serialize;
+use std::{
+    io::{BufRead, IsTerminal, Write},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio_util::sync::CancellationToken;
+
+/// How long a compilation goes on before people are told about it.
+const QUIET_COMPILE: Duration = Duration::from_millis(300);
+
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    retake run \"name one prime\"                      the built-in demo profile\n  \
+    retake run --profile work \"summarise this\"       profiles/work/profile.yml in the home\n  \
+    retake run --profile ./deepseek.yml \"hello\"      a profile file\n  \
+    retake run --json \"name one prime\" | jq .event.type\n  \
+    printf 'one\\ntwo\\n' | retake run                 one prompt a line\n\n\
+    Ctrl-C cancels the turn; a second one ends the program at once.")]
+pub(super) struct RunArgs {
+    /// Prompts, each one turn of the same session; without any, one a line from stdin.
+    #[arg(value_name = "PROMPT")]
+    prompts: Vec<String>,
+    #[command(flatten)]
+    pub profile: ProfileArgs,
+    /// The session to go on with or to begin [default: a new one].
+    #[arg(long, value_name = "ID")]
+    session: Option<String>,
+    /// Print every event as one line of JSON, and last a line of type `result`.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args, Debug, Clone)]
+pub(super) struct ProfileArgs {
+    /// A profile's name in the home, a profile.yml, or a directory that holds one.
+    #[arg(long, short, value_name = "PROFILE", default_value = "demo")]
+    pub profile: String,
+    /// A patch file that is laid over everything else; may be given several times.
+    #[arg(long = "patch", value_name = "FILE")]
+    pub patches: Vec<PathBuf>,
+}
+
+impl ProfileArgs {
+    /// What the profile is composed from.
+    pub fn source(&self, home: &Home) -> anyhow::Result<ProfileSource> {
+        Ok(ProfileSource {
+            home: home.clone(),
+            profile: ProfileRef::parse(&self.profile)?,
+            overlays: self.patches.clone(),
+        })
+    }
+
+    /// The composed profile; its warnings go to stderr.
+    pub fn compose(&self, home: &Home) -> anyhow::Result<ComposedProfile> {
+        let profile = compose(home, &ProfileRef::parse(&self.profile)?, &self.patches)?;
+        for warning in &profile.warnings {
+            eprintln!("warning: {warning}");
+        }
+        Ok(profile)
+    }
+}
+
+/// Starts a host for a profile, and tells people when a component takes long to compile.
+pub(super) async fn start_host(profile: ComposedProfile, home: &Home, env: Env) -> anyhow::Result<Host> {
+    let config = RuntimeConfig { cache_dir: Some(home.cache_dir()), ..RuntimeConfig::default() };
+    let runtime = Runtime::new(config)?;
+    let environment = Arc::new(|name: &str| std::env::var(name).ok());
+    let started = Host::start(profile, runtime.clone(), environment, env);
+    tokio::pin!(started);
+    tokio::select! {
+        host = &mut started => Ok(host?),
+        () = tokio::time::sleep(QUIET_COMPILE) => {
+            for load in runtime.loads().borrow().iter() {
+                eprintln!("Compiling component {} ({} KiB) …", load.digest.get(..12).unwrap_or(&load.digest), load.bytes / 1024);
+            }
+            Ok(started.await?)
+        }
+    }
+}
+
+/// Applies changes of the host's files while it runs, and tells people. Without a watch the host runs all the same.
+pub(super) fn watch_host(host: &Arc<Host>, source: ProfileSource) -> Option<Watch> {
+    let (reports, received) = tokio::sync::mpsc::unbounded_channel();
+    spawn_reload_lines(received, host.clone());
+    match watch(host.clone(), source, reports) {
+        Ok(watch) => Some(watch),
+        Err(error) => {
+            eprintln!("warning: the profile's files cannot be watched ({error}); changes need a restart.");
+            None
+        }
+    }
+}
+
+/// The last line of `--json`.
+#[derive(Serialize)]
+#[serde(tag = "type", rename = "result", rename_all = "camelCase")]
+struct ResultLine<'a> {
+    session_id: &'a str,
+    output: &'a str,
+    usage: Option<Usage>,
+    /// `completed`, `failed` or `cancelled`.
+    status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename = "session_event", rename_all = "camelCase")]
+struct EventLine<'a> {
+    session_id: &'a str,
+    event: &'a Event,
+}
+
+pub(super) async fn run(global: &Global, args: RunArgs) -> anyhow::Result<Exit> {
+    let home = global.home()?;
+    let source = args.profile.source(&home)?;
+    let profile = args.profile.compose(&home)?;
+    let env = Env::system();
+    let id = args.session.unwrap_or_else(|| env.entropy.uuid());
+    let target = Target { provider: profile.model.provider.clone(), model: profile.model.model.clone() };
+    let system = profile.model.system.clone();
+    let host = Arc::new(start_host(profile, &home, env.clone()).await?);
+    let _watch = watch_host(&host, source);
+    let mut session = Session::open(&home.sessions_dir(), &id, target, system, &env)?;
+    if let Some(torn) = &session.torn {
+        eprintln!("The journal's last line was cut short by a crash ({}); it was taken off.", torn.reason);
+    }
+    session.abandon_unfinished()?;
+    let printer = Printer { json: args.json, session: id.clone() };
+    let (observer, events) = observe();
+    session.journal.observe(observer);
+    let shown = if args.json { tokio::spawn(print_events(events)) } else { WaitLine::new().spawn(events) };
+    let exit = prompt_all(&host, session, args.prompts, &printer).await;
+    host.close().await;
+    // The session is gone, and with it the sender: what it had to say is printed.
+    shown.await.context("the printer ended early")?;
+    let (exit, last) = exit?;
+    printer.result(&last);
+    Ok(exit)
+}
+
+/// How the last prompt ended, for the `result` line.
+#[derive(Default)]
+struct Last {
+    output: String,
+    usage: Option<Usage>,
+    status: Option<Exit>,
+    error: Option<String>,
+}
+
+async fn prompt_all(
+    host: &Host,
+    mut session: Session,
+    prompts: Vec<String>,
+    printer: &Printer,
+) -> anyhow::Result<(Exit, Last)> {
+    let cancel = CancellationToken::new();
+    cancel_on_ctrl_c(cancel.clone());
+    let mut source = if prompts.is_empty() { Prompts::stdin() } else { Prompts::Listed(prompts.into_iter()) };
+    let mut exit = Exit::Completed;
+    let mut last = Last::default();
+    let mut any = false;
+    while let Some(prompt) = source.next(&cancel).await? {
+        any = true;
+        let outcome = host.agent.prompt(&mut session, &prompt, &cancel).await;
+        last = printer.outcome(outcome);
+        match last.status {
+            Some(Exit::Cancelled) => return Ok((Exit::Cancelled, last)),
+            Some(Exit::Failed) => exit = Exit::Failed,
+            _ => {}
+        }
+    }
+    if cancel.is_cancelled() {
+        return Ok((Exit::Cancelled, last));
+    }
+    if !any {
+        return Err(anyhow!(
+            "There is no prompt. Give one as an argument, for instance `retake run \"name one prime\"`, or one a line on stdin."
+        ));
+    }
+    Ok((exit, last))
+}
+
+fn cancel_on_ctrl_c(cancel: CancellationToken) {
+    tokio::spawn(async move {
+        if tokio::signal::ctrl_c().await.is_ok() {
+            cancel.cancel();
+        }
+        if tokio::signal::ctrl_c().await.is_ok() {
+            std::process::exit(130);
+        }
+    });
+}
+
+/// Where prompts come from.
+enum Prompts {
+    Listed(std::vec::IntoIter<String>),
+    Lines(UnboundedReceiver<std::io::Result<String>>),
+}
+
+impl Prompts {
+    fn stdin() -> Prompts {
+        let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
+        // A thread of its own: a read of a terminal cannot be cancelled.
+        std::thread::spawn(move || {
+            let stdin = std::io::stdin();
+            if stdin.is_terminal() {
+                eprintln!("One prompt a line; end with Ctrl-D.");
+            }
+            for line in stdin.lock().lines() {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Prompts::Lines(receiver)
+    }
+
+    async fn next(&mut self, cancel: &CancellationToken) -> anyhow::Result<Option<String>> {
+        match self {
+            Prompts::Listed(prompts) => Ok(prompts.next().filter(|_| !cancel.is_cancelled())),
+            Prompts::Lines(lines) => loop {
+                let line = tokio::select! {
+                    biased;
+                    () = cancel.cancelled() => return Ok(None),
+                    line = lines.recv() => line,
+                };
+                match line.transpose().context("stdin could not be read")? {
+                    Some(line) if line.trim().is_empty() => {}
+                    line => return Ok(line),
+                }
+            },
+        }
+    }
+}
+
+struct Printer {
+    json: bool,
+    session: String,
+}
+
+impl Printer {
+    /// Prints how a prompt ended: an answer to stdout, anything else to stderr.
+    fn outcome(&self, outcome: Result<TurnOutcome, crate::journal::JournalError>) -> Last {
+        match outcome {
+            Ok(TurnOutcome::Answered { text, usage, max_tokens }) => {
+                if !self.json {
+                    print_line(&text);
+                }
+                if max_tokens {
+                    eprintln!("The answer stopped at the model's output limit.");
+                }
+                Last { output: text, usage, status: Some(Exit::Completed), error: None }
+            }
+            Ok(TurnOutcome::Failed { sentence, .. }) => {
+                eprintln!("error: {sentence}");
+                Last { status: Some(Exit::Failed), error: Some(sentence), ..Last::default() }
+            }
+            Ok(TurnOutcome::Cancelled) => {
+                eprintln!("Cancelled. The session {} keeps what was said.", self.session);
+                Last { status: Some(Exit::Cancelled), ..Last::default() }
+            }
+            Err(error) => {
+                eprintln!("error: the turn was ended, since its journal failed: {error}");
+                Last { status: Some(Exit::Failed), error: Some(error.to_string()), ..Last::default() }
+            }
+        }
+    }
+
+    fn result(&self, last: &Last) {
+        if !self.json {
+            return;
+        }
+        let status = match last.status {
+            Some(Exit::Completed) => "completed",
+            Some(Exit::Failed | Exit::Usage) => "failed",
+            Some(Exit::Cancelled) | None => "cancelled",
+        };
+        let line = ResultLine {
+            session_id: &self.session,
+            output: &last.output,
+            usage: last.usage,
+            status,
+            error: last.error.as_deref(),
+        };
+        print_json(&line);
+    }
+}
+
+async fn print_events(mut events: UnboundedReceiver<(String, Event)>) {
+    while let Some((session, event)) = events.recv().await {
+        print_json(&EventLine { session_id: &session, event: &event });
+    }
+}
+
+/// These types always serialize; a closed pipe is the reader's choice.
+fn print_json(line: &impl Serialize) {
+    match serde_json::to_string(line) {
+        Ok(text) => print_line(&text),
+        Err(error) => eprintln!("error: an event could not be printed: {error}"),
+    }
+}
+
+fn print_line(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+}

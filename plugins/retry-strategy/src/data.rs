@@ -1,0 +1,41 @@
+//! The plain data of a decision. It mirrors the WIT types; `wit/executor.wit` says what each field means.
+
+/// The failed step, as far as this executor looks at it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FailedStep {
+    /// The name of the route that served the failed request.
+    pub provider: String,
+    /// The failure's code, for instance `RATE_LIMIT`.
+    pub code: String,
+    /// The wait that the provider asked for, in milliseconds.
+    pub retry_after_ms: Option<f64>,
+    /// What the provider's own policy says about limits; `None` when no registration served the call.
+    pub declared: Option<Declared>,
+    /// An earlier wait for this step that was interrupted.
+    pub pending: Option<Pending>,
+}
+
+/// The one thing of a provider's policy that this executor heeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Declared {
+    Normal,
+    Always,
+}
+
+/// A wait that was scheduled and did not end.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pending {
+    pub retry_id: String,
+    pub policy_key: String,
+    pub retry: u64,
+    pub remaining_ms: f64,
+    pub waited_ms: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// The turn ends with the failure, unless somebody else retries it.
+    Unhandled,
+    /// The request is repeated, now.
+    Retry,
+}

@@ -1,0 +1,4 @@
+//! Tests that cross modules, in one binary, so that wasmtime is linked once.
+
+mod dispatch;
+mod official;
