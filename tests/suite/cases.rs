@@ -86,9 +86,11 @@ impl Replay {
         };
         let provider = HttpProvider::new(config, env.clock.clone()).expect("the server's address is fine");
         let routes = Arc::new(Registry::new());
-        let retry_policy = policy(case.policy.clone().unwrap_or_else(
-            || json!({ "mode": "normal", "maxRetries": 2, "backoff": { "jitterRatio": 0 } }),
-        ));
+        let retry_policy = policy(
+            case.policy
+                .clone()
+                .unwrap_or_else(|| json!({ "mode": "normal", "maxRetries": 2, "backoff": { "jitterRatio": 0 } })),
+        );
         routes.register("wild", Arc::new(provider), retry_policy).expect("the route is new");
         let (journal, log) = Journal::in_memory("case", env.clock.clone());
         let target = Target { provider: "wild".into(), model: "acme-1".into() };
@@ -158,10 +160,14 @@ impl Replay {
     /// What holds for every case.
     fn check_records(&self) {
         let label = &self.label;
-        assert!(self.requests.iter().all(|request| *request == self.requests[0]), "{label}: a retry changed its request");
+        assert!(
+            self.requests.iter().all(|request| *request == self.requests[0]),
+            "{label}: a retry changed its request"
+        );
         let started = self.events.iter().filter(|event| matches!(event.body, Body::RetryStarted(_))).count();
         // A wait that was given up has no start.
-        let expected = self.retries().count() - usize::from(matches!(self.outcome, TurnOutcome::Cancelled) && self.waited());
+        let expected =
+            self.retries().count() - usize::from(matches!(self.outcome, TurnOutcome::Cancelled) && self.waited());
         assert_eq!(started, expected, "{label}: retries that were started");
         let journal = serde_json::to_string(&self.events).expect("events are JSON");
         assert!(!journal.contains("0123456789abcdef"), "{label}: the journal shows the key");
@@ -233,7 +239,11 @@ fn fits(expected: &Value, found: &Value, path: &str) -> Result<(), String> {
             fits(expected, found.get(key).unwrap_or(&Value::Null), &format!("{path}/{key}"))
         }),
         (Value::String(part), Value::String(whole)) if part.starts_with('~') => {
-            if whole.contains(&part[1..]) { Ok(()) } else { differ() }
+            if whole.contains(&part[1..]) {
+                Ok(())
+            } else {
+                differ()
+            }
         }
         (Value::Number(a), Value::Number(b)) if a.as_f64() == b.as_f64() => Ok(()),
         (expected, found) if expected == found => Ok(()),

@@ -87,6 +87,7 @@ pub struct Step {
     pub raw: Option<String>,
     pub raws: Option<BTreeMap<String, String>>,
     pub hex: Option<String>,
+    pub fill: Option<usize>,
     pub pause: Option<u64>,
     #[serde(default)]
     pub reset: bool,

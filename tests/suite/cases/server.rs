@@ -49,7 +49,13 @@ impl Server {
     }
 }
 
-async fn serve(mut socket: TcpStream, adapter: Adapter, replies: Vec<Reply>, repeat: bool, log: Arc<Mutex<Vec<Vec<u8>>>>) {
+async fn serve(
+    mut socket: TcpStream,
+    adapter: Adapter,
+    replies: Vec<Reply>,
+    repeat: bool,
+    log: Arc<Mutex<Vec<Vec<u8>>>>,
+) {
     let Some(request) = read_request(&mut socket).await else { return };
     let number = {
         let mut log = log.lock();
@@ -169,6 +175,8 @@ impl Wire {
             raws.get(self.adapter.name()).unwrap_or_else(|| panic!("no raw text for {}", self.adapter.name())).clone()
         } else if let Some(hex) = &step.hex {
             return Act::Send(bytes_of(hex));
+        } else if let Some(length) = step.fill {
+            return Act::Send(vec![b'x'; length]);
         } else if let Some(ms) = step.pause {
             return Act::Pause(ms);
         } else if step.reset {
@@ -259,13 +267,16 @@ impl Wire {
                     "length" => "max_tokens",
                     other => other,
                 };
-                let delta = json!({"type": "message_delta", "delta": {"stop_reason": reason}, "usage": {"output_tokens": 3}});
+                let delta =
+                    json!({"type": "message_delta", "delta": {"stop_reason": reason}, "usage": {"output_tokens": 3}});
                 event(Some("message_delta"), &delta) + &event(Some("message_stop"), &json!({"type": "message_stop"}))
             }
             Adapter::OpenAiResponses => {
                 let usage = json!({"input_tokens": 9, "output_tokens": 3});
                 named(match reason {
-                    "stop" => json!({"type": "response.completed", "response": {"status": "completed", "output": [], "usage": usage}}),
+                    "stop" => {
+                        json!({"type": "response.completed", "response": {"status": "completed", "output": [], "usage": usage}})
+                    }
                     other => {
                         let reason = if other == "length" { "max_output_tokens" } else { other };
                         json!({"type": "response.incomplete", "response": {"status": "incomplete", "output": [], "incomplete_details": {"reason": reason}, "usage": usage}})
