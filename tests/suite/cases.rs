@@ -169,6 +169,10 @@ impl Replay {
         let expected =
             self.retries().count() - usize::from(matches!(self.outcome, TurnOutcome::Cancelled) && self.waited());
         assert_eq!(started, expected, "{label}: retries that were started");
+        for retry in self.retries() {
+            let failure = serde_json::to_value(&retry.failure).expect("a failure is JSON");
+            assert!(self.failures().contains(&failure), "{label}: a retry is for another failure: {failure}");
+        }
         let journal = serde_json::to_string(&self.events).expect("events are JSON");
         assert!(!journal.contains("0123456789abcdef"), "{label}: the journal shows the key");
     }

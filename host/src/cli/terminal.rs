@@ -271,7 +271,7 @@ mod tests {
     fn a_wait_for_a_request_that_cannot_succeed_says_so() {
         let mut retry = retry(None);
         let evidence = crate::llm::Evidence { impossible: Some("too large".into()), ..Default::default() };
-        retry.failure.evidence = Some(evidence);
+        retry.failure.evidence = Some(Box::new(evidence));
         let text = describe("Retrying model request", &retry, 0.0, None);
         assert!(text.ends_with(" · it cannot succeed as it is: too large"), "{text}");
     }
