@@ -1,4 +1,5 @@
 //! Tests that cross modules, in one binary, so that wasmtime is linked once.
 
 mod dispatch;
+mod guests;
 mod official;
