@@ -3,3 +3,4 @@
 mod dispatch;
 mod guests;
 mod official;
+mod wire;
