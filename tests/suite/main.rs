@@ -4,4 +4,5 @@ mod command;
 mod dispatch;
 mod guests;
 mod official;
+mod swap;
 mod wire;

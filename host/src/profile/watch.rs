@@ -126,7 +126,8 @@ impl Watching {
         let begun = Instant::now();
         let source = self.source.clone();
         // Reads files, so not on the runtime's own threads.
-        let composed = tokio::task::spawn_blocking(move || compose(&source.home, &source.profile, &source.overlays)).await;
+        let composed =
+            tokio::task::spawn_blocking(move || compose(&source.home, &source.profile, &source.overlays)).await;
         let report = match composed {
             Err(join) => Reload::Refused { reason: format!("The profile could not be read: {join}.") },
             Ok(Err(errors)) => {
