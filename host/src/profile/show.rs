@@ -98,12 +98,22 @@ fn provider_values(provider: &Provider) -> Vec<(&'static str, Value)> {
     let limits = [
         ("connectMs", provider.limits.connect_ms),
         ("firstByteMs", provider.limits.first_byte_ms),
+        ("firstContentMs", provider.limits.first_content_ms),
+        ("contentMs", provider.limits.content_ms),
         ("idleMs", provider.limits.idle_ms),
+        ("totalMs", provider.limits.total_ms),
     ];
     let limits: Map<String, Value> =
         limits.into_iter().filter_map(|(key, ms)| Some((key.to_owned(), json!(ms?)))).collect();
     if !limits.is_empty() {
         rows.push(("limits", Value::Object(limits)));
+    }
+    if provider.text_hints {
+        rows.push(("textHints", json!(true)));
+    }
+    let own = provider.classify.rows();
+    if !own.is_empty() {
+        rows.push(("classify", own.iter().map(|row| json!(format!("{} → {}", row.id, row.code))).collect()));
     }
     rows
 }
