@@ -33,4 +33,5 @@ build: setup ## Build the optimised `retake` command and print where it is
 	@echo "$${CARGO_TARGET_DIR:-$(CURDIR)/target}/release/retake"
 
 bench: setup ## Measure: calls, swaps, parked turns
-	$(CARGO) bench -p retake-tests
+	$(CARGO) build --release -p retake
+	$(CARGO) bench -p retake-tests --bench figures

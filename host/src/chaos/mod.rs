@@ -21,6 +21,7 @@ mod answer;
 mod connection;
 mod parse;
 mod response;
+mod scan;
 mod script;
 mod server;
 #[cfg(test)]

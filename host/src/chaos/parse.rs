@@ -1,6 +1,7 @@
-//! The parser of the script language. Owns the grammar and the sentences that say what is wrong with a script; what the
-//! steps mean is in [`super::script`]. Called by [`Script::parse`].
+//! The parser of the script language: looks up what each written step means. Owns the table of steps and the sentences
+//! that say what is wrong with a script; the grammar is in [`super::scan`]. Called by [`Script::parse`].
 
+use super::scan::{At, Keyed, Scan, Written};
 use super::script::{Body, Ending, ErrorObject, Play, RawEnd, RawSource, Script, Step, Stream, Words};
 use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
@@ -28,6 +29,10 @@ pub enum ScriptError {
     ExtraValue { step: String, value: String, column: usize, allowed: String },
     #[error("step `{step}` names `{key}` twice (column {column}): name it once")]
     Twice { step: String, key: String, column: usize },
+    #[error(
+        "step `{step}` would ignore its option `{key}` (column {column}), because another value rules it out: leave one out"
+    )]
+    NoEffect { step: String, key: String, column: usize },
     #[error("step `{step}` has `{value}` for {what} (column {column}): write a whole number from {least} to {most}")]
     Number { step: String, what: String, value: String, column: usize, least: u64, most: u64 },
     #[error("step `{step}` has `{value}` for {what} (column {column}): write one of {allowed}")]
@@ -118,7 +123,7 @@ pub(super) fn script(text: &str) -> Result<Script, ScriptError> {
     if text.trim().is_empty() {
         return Err(ScriptError::Empty);
     }
-    let mut scan = Scan { text, at: 0 };
+    let mut scan = Scan::new(text);
     let mut steps = Vec::new();
     loop {
         let written = scan.step()?;
@@ -135,170 +140,6 @@ pub(super) fn script(text: &str) -> Result<Script, ScriptError> {
         }
         scan.bump(); // the comma
     }
-}
-
-/// A place in the text.
-struct Scan<'a> {
-    text: &'a str,
-    at: usize,
-}
-
-impl<'a> Scan<'a> {
-    fn rest(&self) -> &'a str {
-        &self.text[self.at..]
-    }
-
-    fn peek(&self) -> Option<char> {
-        self.rest().chars().next()
-    }
-
-    fn bump(&mut self) -> Option<char> {
-        let next = self.peek()?;
-        self.at += next.len_utf8();
-        Some(next)
-    }
-
-    fn column(&self) -> usize {
-        self.text[..self.at].chars().count() + 1
-    }
-
-    fn skip_space(&mut self) {
-        while self.peek().is_some_and(char::is_whitespace) {
-            self.bump();
-        }
-    }
-
-    /// The text up to the next sign of the grammar, without the spaces around it.
-    fn word(&mut self, ends: &[char]) -> &'a str {
-        self.skip_space();
-        let rest = self.rest();
-        let length = rest.find(ends).unwrap_or(rest.len());
-        self.at += length;
-        rest[..length].trim()
-    }
-
-    /// Bare or quoted text.
-    fn value(&mut self) -> Result<String, ScriptError> {
-        self.skip_space();
-        if self.peek() == Some('"') { self.quoted() } else { Ok(self.word(&[',', ':', '*', '"']).to_owned()) }
-    }
-
-    fn quoted(&mut self) -> Result<String, ScriptError> {
-        let column = self.column();
-        self.bump();
-        let mut value = String::new();
-        loop {
-            match self.bump() {
-                None => return Err(ScriptError::OpenQuote { column }),
-                Some('"') => break,
-                Some('\\') => {
-                    let column = self.column() - 1;
-                    value.push(match self.bump() {
-                        Some(sign @ ('"' | '\\')) => sign,
-                        Some('n') => '\n',
-                        Some('r') => '\r',
-                        Some('t') => '\t',
-                        Some(found) => return Err(ScriptError::Escape { found, column }),
-                        None => return Err(ScriptError::OpenQuote { column }),
-                    });
-                }
-                Some(other) => value.push(other),
-            }
-        }
-        self.skip_space();
-        Ok(value)
-    }
-
-    /// One step, up to its comma or the end.
-    fn step(&mut self) -> Result<Written, ScriptError> {
-        self.skip_space();
-        let (start, column) = (self.at, self.column());
-        let name = self.word(&[',', ':', '*', '=', '"']).to_owned();
-        if name.is_empty() && matches!(self.peek(), None | Some(',')) {
-            return Err(ScriptError::NoStep { column });
-        }
-        let mut written = Written { name, column, label: String::new(), value: None, options: Vec::new(), times: None };
-        let mut end = self.at;
-        let mut first = true;
-        loop {
-            match self.peek() {
-                None | Some(',') => break,
-                Some('=') if first => {
-                    self.bump();
-                    written.value = Some(At { column: self.column(), text: self.value()? });
-                }
-                Some(':') if written.times.is_none() => {
-                    self.bump();
-                    self.argument(&mut written)?;
-                }
-                Some('*') if written.times.is_none() => {
-                    self.bump();
-                    self.skip_space();
-                    written.times = Some(At { column: self.column(), text: self.word(&[',', ':', '*', '"']).into() });
-                    first = false;
-                    continue; // the label ends before the repetition
-                }
-                Some(found) => {
-                    let after = self.text[start..self.at].trim().to_owned();
-                    return Err(ScriptError::Unexpected { found, column: self.column(), after });
-                }
-            }
-            first = false;
-            end = self.at;
-        }
-        written.label = self.text[start..end].trim().to_owned();
-        Ok(written)
-    }
-
-    fn argument(&mut self, written: &mut Written) -> Result<(), ScriptError> {
-        self.skip_space();
-        let (start, column) = (self.at, self.column());
-        let key = self.word(&[',', ':', '*', '=', '"']).to_owned();
-        if self.peek() == Some('=') {
-            self.bump();
-            self.skip_space();
-            let value = At { column: self.column(), text: self.value()? };
-            if key != "header" && written.options.iter().any(|option| option.key == key) {
-                return Err(ScriptError::Twice { step: written.name.clone(), key, column });
-            }
-            written.options.push(Keyed { key, column, value });
-            return Ok(());
-        }
-        self.at = start;
-        let value = At { column, text: self.value()? };
-        if written.value.is_some() {
-            return Err(ScriptError::ExtraValue {
-                step: written.name.clone(),
-                value: value.text,
-                column,
-                allowed: "one value and options of the form KEY=VALUE".into(),
-            });
-        }
-        written.value = Some(value);
-        Ok(())
-    }
-}
-
-/// A text and the column where it begins.
-struct At {
-    column: usize,
-    text: String,
-}
-
-struct Keyed {
-    key: String,
-    column: usize,
-    value: At,
-}
-
-/// A step as it was written, before its meaning is looked up.
-struct Written {
-    name: String,
-    column: usize,
-    label: String,
-    value: Option<At>,
-    options: Vec<Keyed>,
-    times: Option<At>,
 }
 
 impl Written {
@@ -328,8 +169,7 @@ impl Written {
         let play = match form.name {
             "STATUS" => {
                 let status = status.unwrap_or_default();
-                let body = self.error_body()?;
-                if status < 200 { Play::Interim { status } } else { Play::Reply { status, body } }
+                if status < 200 { Play::Interim { status } } else { Play::Reply { status, body: self.error_body()? } }
             }
             "down" => {
                 let until = self.take("ms").ok_or_else(|| ScriptError::Missing {
@@ -347,10 +187,7 @@ impl Written {
             "hang" => Play::Hang { limit: self.pause("ms")? },
             "raw" => Play::Raw { source: self.raw_source()?, end: self.raw_end()? },
             "reset" => match self.words(0)? {
-                0 => {
-                    // Without a head there is no stream to pace.
-                    Play::Reset
-                }
+                0 => Play::Reset,
                 words => Play::Stream(self.stream(Words::Partial(words), Ending::Reset)?),
             },
             _ => {
@@ -361,6 +198,9 @@ impl Written {
             }
         };
         headers.extend(self.hints()?);
+        if let Some(Keyed { key, column, .. }) = self.options.pop() {
+            return Err(ScriptError::NoEffect { step: self.name, key, column });
+        }
         Ok(Step { label: self.label, times, after: after.unwrap_or_default(), headers, play })
     }
 
@@ -441,14 +281,12 @@ impl Written {
     }
 
     fn answer(&mut self) -> Result<Words, ScriptError> {
-        let tokens = match self.take("tokens") {
-            Some(at) => Some(self.whole("`tokens`", &at, 0..=MAX_WORDS)? as usize),
-            None => None,
-        };
-        Ok(match (self.text("text"), tokens) {
-            (Some(text), _) => Words::Text(text),
-            (None, Some(count)) => Words::Count(count),
-            (None, None) => Words::Answer,
+        if let Some(text) = self.text("text") {
+            return Ok(Words::Text(text));
+        }
+        Ok(match self.take("tokens") {
+            Some(at) => Words::Count(self.whole("`tokens`", &at, 0..=MAX_WORDS)? as usize),
+            None => Words::Answer,
         })
     }
 
@@ -692,6 +530,10 @@ mod tests {
             ("cut:3:4", "step `cut` has a value that it has no place for, `4` (column 7)"),
             ("ok:text=a:text=b", "step `ok` names `text` twice (column 11)"),
             ("cut:x", "step `cut` has `x` for the number of words (column 5): write a whole number from 0 to 100000"),
+            ("ok:text=a:tokens=3", "step `ok` would ignore its option `tokens` (column 11)"),
+            ("503:body=a:code=b", "step `503` would ignore its option `code` (column 12)"),
+            ("reset:delay=5", "step `reset` would ignore its option `delay` (column 7)"),
+            ("100:body=a", "step `100` would ignore its option `body` (column 5)"),
             ("503*0", "step `503` has `0` for the repetition (column 5): write a whole number from 1 to 1000000"),
             ("503*", "step `503` has `` for the repetition (column 5)"),
             ("raw:f:end=later", "step `raw` has `later` for `end` (column 11): write one of close, reset, stall"),

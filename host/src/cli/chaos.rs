@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn the_long_help_holds_the_script_language() {
         let help = parse(&["--help"]).unwrap_err();
-        assert!(help.contains("stall          N") || help.contains("stall        N"), "{help}");
+        assert!(help.contains("stall        N  ms=MS  ping=MS"), "{help}");
         assert!(!help.contains("```"), "{help}");
     }
 

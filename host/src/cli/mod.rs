@@ -5,6 +5,7 @@
 
 pub mod chaos;
 mod demo;
+mod dev;
 mod journal;
 mod plugin;
 mod profile;
@@ -86,6 +87,8 @@ enum Command {
     /// Build or inspect an executor.
     #[command(subcommand)]
     Plugin(plugin::PluginCommand),
+    /// Work on an executor: rebuild and swap it into a failing session at every save.
+    Dev(dev::DevArgs),
     /// Read the journals of sessions.
     #[command(subcommand)]
     Journal(journal::JournalCommand),
@@ -135,8 +138,9 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Run(args) => run::run(&cli.global, args).await,
         Command::Demo(args) => demo::run(&cli.global, args).await,
         Command::Chaos(args) => chaos::run(args).await.map(|_| Exit::Completed),
-        Command::Profile(command) => profile::run(&cli.global, command),
+        Command::Profile(command) => profile::run(&cli.global, command).await,
         Command::Plugin(command) => plugin::run(&cli.global, command).await,
+        Command::Dev(args) => dev::run(&cli.global, args).await,
         Command::Journal(command) => journal::run(&cli.global, command),
     }
 }

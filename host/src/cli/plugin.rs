@@ -110,7 +110,7 @@ fn render(file: &Path, inspection: &Inspection) -> String {
 
 /// Where guest builds keep their files: beside the host's own build when this program stands in one, so that the
 /// standard library is compiled once; otherwise in the cache.
-fn scratch_dir(global: &Global) -> anyhow::Result<PathBuf> {
+pub(super) fn scratch_dir(global: &Global) -> anyhow::Result<PathBuf> {
     let program = std::env::current_exe().context("the program's own path is not known")?;
     if program.ancestors().any(|dir| dir.join("CACHEDIR.TAG").is_file()) {
         return Ok(guest_target_dir(&program));

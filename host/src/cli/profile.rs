@@ -1,7 +1,10 @@
 //! `retake profile`: what a profile is composed of, and whether it is right.
 
 use super::{Exit, Global, run::ProfileArgs};
-use crate::profile::{ProfileRef, compose, to_json, to_text};
+use crate::{
+    profile::{ProfileRef, check, compose, to_json, to_text},
+    wasm::{Runtime, RuntimeConfig},
+};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -32,7 +35,7 @@ pub(super) struct CheckArgs {
     patches: Vec<PathBuf>,
 }
 
-pub(super) fn run(global: &Global, command: ProfileCommand) -> anyhow::Result<Exit> {
+pub(super) async fn run(global: &Global, command: ProfileCommand) -> anyhow::Result<Exit> {
     let home = global.home()?;
     match command {
         ProfileCommand::Show(args) => {
@@ -48,6 +51,8 @@ pub(super) fn run(global: &Global, command: ProfileCommand) -> anyhow::Result<Ex
             for warning in &profile.warnings {
                 println!("warning: {warning}");
             }
+            let config = RuntimeConfig { cache_dir: Some(home.cache_dir()), ..RuntimeConfig::default() };
+            check(&profile, &Runtime::new(config)?).await?;
             println!(
                 "{} is valid: {} providers, {} entries.",
                 profile.file.display(),

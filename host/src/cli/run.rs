@@ -2,14 +2,14 @@
 
 use super::{
     Exit, Global,
-    terminal::{WaitLine, watch},
+    terminal::{WaitLine, observe, spawn_reload_lines},
 };
 use crate::{
     agent::{Session, Target, TurnOutcome},
     env::Env,
     journal::Event,
     llm::Usage,
-    profile::{ComposedProfile, Home, Host, ProfileRef, compose},
+    profile::{ComposedProfile, Home, Host, ProfileRef, ProfileSource, Watch, compose, watch},
     wasm::{Runtime, RuntimeConfig},
 };
 use anyhow::{Context, anyhow};
@@ -60,6 +60,15 @@ pub(super) struct ProfileArgs {
 }
 
 impl ProfileArgs {
+    /// What the profile is composed from.
+    pub fn source(&self, home: &Home) -> anyhow::Result<ProfileSource> {
+        Ok(ProfileSource {
+            home: home.clone(),
+            profile: ProfileRef::parse(&self.profile)?,
+            overlays: self.patches.clone(),
+        })
+    }
+
     /// The composed profile; its warnings go to stderr.
     pub fn compose(&self, home: &Home) -> anyhow::Result<ComposedProfile> {
         let profile = compose(home, &ProfileRef::parse(&self.profile)?, &self.patches)?;
@@ -88,6 +97,19 @@ pub(super) async fn start_host(profile: ComposedProfile, home: &Home, env: Env) 
     }
 }
 
+/// Applies changes of the host's files while it runs, and tells people. Without a watch the host runs all the same.
+pub(super) fn watch_host(host: &Arc<Host>, source: ProfileSource) -> Option<Watch> {
+    let (reports, received) = tokio::sync::mpsc::unbounded_channel();
+    spawn_reload_lines(received, host.clone());
+    match watch(host.clone(), source, reports) {
+        Ok(watch) => Some(watch),
+        Err(error) => {
+            eprintln!("warning: the profile's files cannot be watched ({error}); changes need a restart.");
+            None
+        }
+    }
+}
+
 /// The last line of `--json`.
 #[derive(Serialize)]
 #[serde(tag = "type", rename = "result", rename_all = "camelCase")]
@@ -110,21 +132,23 @@ struct EventLine<'a> {
 
 pub(super) async fn run(global: &Global, args: RunArgs) -> anyhow::Result<Exit> {
     let home = global.home()?;
+    let source = args.profile.source(&home)?;
     let profile = args.profile.compose(&home)?;
     let env = Env::system();
     let id = args.session.unwrap_or_else(|| env.entropy.uuid());
     let target = Target { provider: profile.model.provider.clone(), model: profile.model.model.clone() };
     let system = profile.model.system.clone();
-    let host = start_host(profile, &home, env.clone()).await?;
+    let host = Arc::new(start_host(profile, &home, env.clone()).await?);
+    let _watch = watch_host(&host, source);
     let mut session = Session::open(&home.sessions_dir(), &id, target, system, &env)?;
     if let Some(torn) = &session.torn {
         eprintln!("The journal's last line was cut short by a crash ({}); it was taken off.", torn.reason);
     }
     session.abandon_unfinished()?;
     let printer = Printer { json: args.json, session: id.clone() };
-    let (observer, events) = watch();
+    let (observer, events) = observe();
     session.journal.observe(observer);
-    let shown = if args.json { tokio::spawn(print_events(events)) } else { WaitLine::spawn(events) };
+    let shown = if args.json { tokio::spawn(print_events(events)) } else { WaitLine::new().spawn(events) };
     let exit = prompt_all(&host, session, args.prompts, &printer).await;
     host.close().await;
     // The session is gone, and with it the sender: what it had to say is printed.

@@ -1,8 +1,11 @@
 //! What a person sees on stderr while a turn runs: the live wait line on a terminal, plain lines elsewhere.
 
-use crate::journal::{
-    Body, Event, Observer,
-    event::{Retry, RetryHandover, TurnEndReason},
+use crate::{
+    journal::{
+        Body, Event, Observer,
+        event::{Retry, RetryHandover, TurnEndReason},
+    },
+    profile::{Host, Reload},
 };
 use console::Term;
 use std::{
@@ -28,7 +31,7 @@ impl Observer for Forward {
 }
 
 /// An observer, and the events that it sees.
-pub(super) fn watch() -> (Arc<dyn Observer>, UnboundedReceiver<(String, Event)>) {
+pub(super) fn observe() -> (Arc<dyn Observer>, UnboundedReceiver<(String, Event)>) {
     let (sender, receiver) = unbounded_channel();
     (Arc::new(Forward(sender)), receiver)
 }
@@ -38,6 +41,8 @@ pub(super) struct WaitLine {
     term: Term,
     /// Redraws in place; otherwise each change is a line of its own.
     live: bool,
+    /// Stands before each line, when several sessions share the terminal.
+    prefix: String,
     waiting: Option<Waiting>,
     executor: Option<String>,
 }
@@ -52,13 +57,18 @@ impl WaitLine {
     pub fn new() -> WaitLine {
         let term = Term::stderr();
         let live = term.is_term();
-        WaitLine { term, live, waiting: None, executor: None }
+        WaitLine { term, live, prefix: String::new(), waiting: None, executor: None }
+    }
+
+    /// One of several sessions that share the terminal: its lines begin with a name and are never redrawn.
+    pub fn named(name: &str) -> WaitLine {
+        WaitLine { live: false, prefix: format!("{name} · "), ..WaitLine::new() }
     }
 
     /// Draws what `receiver` tells until its sender is gone.
-    pub fn spawn(mut receiver: UnboundedReceiver<(String, Event)>) -> JoinHandle<()> {
+    pub fn spawn(mut self, mut receiver: UnboundedReceiver<(String, Event)>) -> JoinHandle<()> {
         tokio::spawn(async move {
-            let mut line = WaitLine::new();
+            let line = &mut self;
             let mut tick = tokio::time::interval(TICK);
             loop {
                 tokio::select! {
@@ -102,7 +112,7 @@ impl WaitLine {
     fn handed_over(&mut self, handover: &RetryHandover) {
         let remaining = seconds(handover.remaining_ms);
         self.note(&format!(
-            "Handed over from {} to generation {}: {remaining}s of the wait remain",
+            "Handed over from {} to generation {} · {remaining}s of the wait remain",
             handover.from.id, handover.generation
         ));
         if let Some(waiting) = &mut self.waiting {
@@ -161,7 +171,7 @@ impl WaitLine {
     }
 
     fn line(&self, text: &str) {
-        let _ = self.term.write_line(text);
+        let _ = self.term.write_line(&format!("{}{text}", self.prefix));
     }
 }
 
@@ -176,6 +186,46 @@ fn describe(label: &str, retry: &Retry, remaining_ms: f64, executor: Option<&str
         text.push_str(&format!(" · {executor}"));
     }
     text
+}
+
+/// Tells people what became of each change of a running host's files, until the watch ends.
+pub(super) fn spawn_reload_lines(mut reports: UnboundedReceiver<Reload>, host: Arc<Host>) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        while let Some(report) = reports.recv().await {
+            match report {
+                Reload::Applied { change, took, warnings } => {
+                    for warning in warnings {
+                        eprintln!("warning: {warning}");
+                    }
+                    let routes = if change.routes_changed { ", routes changed" } else { "" };
+                    eprintln!(
+                        "Profile applied in {:.1} ms: {}{routes}",
+                        took.as_secs_f64() * 1_000.0,
+                        chain_text(&host)
+                    );
+                }
+                Reload::Refused { reason } => {
+                    eprintln!("The change was not applied, {} goes on.\n  {reason}", chain_text(&host));
+                }
+            }
+        }
+    })
+}
+
+/// `generation 2 (retry-strategy 1a2b3c4d)`.
+pub(super) fn chain_text(host: &Host) -> String {
+    let chain = host.agent.waterfall.current();
+    let executors: Vec<_> = chain
+        .activations
+        .iter()
+        .map(|activation| {
+            let quarantined = if activation.is_quarantined() { ", quarantined" } else { "" };
+            let digest = activation.identity.digest.get(..8).unwrap_or(&activation.identity.digest);
+            format!("{} {digest}{quarantined}", activation.identity.id)
+        })
+        .collect();
+    let executors = if executors.is_empty() { "no executor".to_owned() } else { executors.join(" → ") };
+    format!("generation {} ({executors})", chain.generation)
 }
 
 /// Whole seconds, rounded up, at least 1.

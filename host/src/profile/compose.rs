@@ -356,11 +356,9 @@ impl Composition {
 
 impl DraftProvider {
     fn lay(&mut self, keys: ProviderKeys<'_>, layer: &Layer, source: &Source, path: &str) {
-        let mut set = |key: &'static str| {
-            self.provenance.insert(key, Origin::new(layer, source, join(path, key)));
-        };
+        let origin = |key: &str| Origin::new(layer, source, join(path, key));
         if let Some(adapter) = keys.adapter {
-            set("adapter");
+            self.provenance.insert("adapter", origin("adapter"));
             self.adapter = Some(adapter);
         }
         if let Some(endpoint) = keys.endpoint {
@@ -369,19 +367,16 @@ impl DraftProvider {
                 Endpoint::BaseUrl(_) => ("baseUrl", "chaos"),
                 Endpoint::Chaos(_) => ("chaos", "baseUrl"),
             };
-            set(key);
+            self.provenance.insert(key, origin(key));
             self.provenance.remove(other);
             self.endpoint = Some(endpoint);
         }
-        let mut set = |key: &'static str| {
-            self.provenance.insert(key, Origin::new(layer, source, join(path, key)));
-        };
         if let Some(variable) = keys.api_key_env {
-            set("apiKeyEnv");
+            self.provenance.insert("apiKeyEnv", origin("apiKeyEnv"));
             self.api_key_env = Some(variable);
         }
         if let Some(limits) = keys.limits {
-            set("limits");
+            self.provenance.insert("limits", origin("limits"));
             self.limits = limits;
         }
         if let Some(policy) = keys.retry_policy {

@@ -242,9 +242,9 @@ pub struct Origin {
     pub layer: Layer,
     pub file: PathBuf,
     /// From 1.
-    pub line: usize,
+    pub line: u32,
     /// In characters, from 1.
-    pub column: usize,
+    pub column: u32,
     /// The dotted path of the key in that file.
     pub path: String,
 }

@@ -13,9 +13,9 @@ use std::{
 pub struct Place {
     /// An absolute path, or `builtin:…` for a text that is part of the program.
     pub file: PathBuf,
-    pub line: usize,
+    pub line: u32,
     /// In characters.
-    pub column: usize,
+    pub column: u32,
 }
 
 impl Place {
@@ -58,7 +58,7 @@ pub enum ProfileError {
     #[error("{place}: a patch file is a list of patches, but this is {found}; write `[]` for no changes.")]
     NotAList { place: Place, found: String },
     #[error("{place}: {path}: unknown key {key:?}{}; allowed here: {}.", did_you_mean(nearest), allowed.join(", "))]
-    UnknownKey { place: Place, path: String, key: String, nearest: Option<String>, allowed: Vec<String> },
+    UnknownKey { place: Place, path: String, key: String, nearest: Option<Box<str>>, allowed: Vec<String> },
     #[error("{place}: {path}: expected {expected}, but found {found}.")]
     WrongType { place: Place, path: String, found: String, expected: String },
     #[error("{place}: {path}: {value} is not allowed here; {allowed}.")]
@@ -74,12 +74,12 @@ pub enum ProfileError {
         did_you_mean(nearest),
         known(existing, "the providers of this profile are")
     )]
-    NoSuchProvider { place: Place, path: String, name: String, nearest: Option<String>, existing: Vec<String> },
+    NoSuchProvider { place: Place, path: String, name: String, nearest: Option<Box<str>>, existing: Vec<String> },
     #[error(
         "{place}: {path}: {name:?} is not a bundle{}; a bundle is one of {}, or the path of a directory that begins with `./`, `../` or `/`.",
         did_you_mean(nearest), allowed.join(", ")
     )]
-    UnknownBundle { place: Place, path: String, name: String, nearest: Option<String>, allowed: Vec<String> },
+    UnknownBundle { place: Place, path: String, name: String, nearest: Option<Box<str>>, allowed: Vec<String> },
     #[error("{place}: {path}: the bundle {name:?} has no patch file: {} does not exist.", wanted.display())]
     MissingBundle { place: Place, path: String, name: String, wanted: PathBuf },
     #[error("{}: the patch file given with --patch does not exist.", file.display())]
@@ -126,7 +126,7 @@ fn lines(errors: &[ProfileError]) -> String {
     errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
-pub(super) fn did_you_mean(nearest: &Option<String>) -> String {
+pub(super) fn did_you_mean(nearest: &Option<Box<str>>) -> String {
     nearest.as_ref().map_or_else(String::new, |name| format!(" (did you mean {name:?}?)"))
 }
 
@@ -135,7 +135,7 @@ pub(super) fn known(names: &[String], introduction: &str) -> String {
 }
 
 /// The known word that a mistyped one most likely stands for, if any is near enough.
-pub(super) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+pub(super) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<Box<str>> {
     let folded: String = fold(word);
     // A third of the letters may be wrong: more than that is another word.
     let tolerance = (folded.chars().count() / 3).clamp(1, 4);
@@ -144,7 +144,7 @@ pub(super) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) 
         .map(|candidate| (distance(&folded, &fold(candidate)), candidate))
         .filter(|(distance, _)| *distance <= tolerance)
         .min_by_key(|(distance, _)| *distance)
-        .map(|(_, candidate)| candidate.to_owned())
+        .map(|(_, candidate)| candidate.into())
 }
 
 /// Case, hyphens and underscores are what people mistype most, so they count for nothing.

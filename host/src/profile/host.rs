@@ -29,8 +29,8 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 pub enum HostError {
     #[error(transparent)]
     MissingApiKey(#[from] MissingApiKey),
-    #[error("The chaos script of the provider \"{provider}\" cannot be played: {source}.")]
-    Script { provider: String, source: ScriptError },
+    #[error("{place}: the chaos script of the provider \"{provider}\" cannot be played: {source}.")]
+    Script { place: String, provider: String, source: ScriptError },
     #[error("The chaos provider \"{provider}\" could not be started: {source}.")]
     Chaos { provider: String, source: ChaosError },
     #[error("The provider \"{provider}\" cannot be used: {source}.")]
@@ -102,7 +102,8 @@ impl Host {
         let routes = Arc::new(Registry::new());
         publish_routes(&routes, &providers);
         let drain_timeout = Duration::from_millis(profile.drain_timeout_ms);
-        let waterfall = Arc::new(Waterfall::with_drain_timeout(chain, drain_timeout));
+        let waterfall = Arc::new(Waterfall::new(chain));
+        waterfall.set_drain_timeout(drain_timeout);
         Ok(Host {
             agent: Agent::new(routes, waterfall, env),
             runtime,
@@ -127,6 +128,7 @@ impl Host {
         }
         let swapped = chain.len() != current.activations.len()
             || chain.iter().zip(&current.activations).any(|(new, old)| !Arc::ptr_eq(new, old));
+        self.agent.waterfall.set_drain_timeout(Duration::from_millis(profile.drain_timeout_ms));
         let mut change = Change { generation: current.generation, swapped, routes_changed, drained: None };
         if swapped {
             let retirement: Retirement = self.agent.waterfall.publish(chain);
@@ -195,12 +197,19 @@ async fn prepare_providers(
     Ok(providers)
 }
 
+fn parse_script(provider: &Provider, script: &str) -> Result<Script, HostError> {
+    Script::parse(script).map_err(|source| {
+        let place = provider.provenance.get("chaos").map_or_else(String::new, |origin| origin.place().to_string());
+        HostError::Script { place, provider: provider.name.clone(), source }
+    })
+}
+
 async fn start_provider(provider: &Provider, key: Option<Secret>, env: &Env) -> Result<InService, HostError> {
     let name = || provider.name.clone();
     let (base_url, chaos) = match &provider.endpoint {
         Endpoint::BaseUrl(url) => (url.clone(), None),
         Endpoint::Chaos(script) => {
-            let script = Script::parse(script).map_err(|source| HostError::Script { provider: name(), source })?;
+            let script = parse_script(provider, script)?;
             // Each prompt meets the whole script, however many sessions run.
             let options = ChaosOptions { scope: ScriptScope::PerBody, ..ChaosOptions::default() };
             let server = ChaosServer::start(script, options)
@@ -225,6 +234,20 @@ async fn start_provider(provider: &Provider, key: Option<Secret>, env: &Env) -> 
     let adapter = OpenAiChat::new(config, env.clock.clone())
         .map_err(|source| HostError::Provider { provider: name(), source })?;
     Ok(InService { provider: provider.clone(), key, adapter: Arc::new(adapter), chaos })
+}
+
+/// Prepares everything that a profile names without putting it into service: chaos scripts are read, components are
+/// loaded and pass their canary. API keys are not asked for.
+///
+/// # Errors
+/// The first thing that cannot be used, with its place in the profile.
+pub async fn check(profile: &ComposedProfile, runtime: &Arc<Runtime>) -> Result<(), HostError> {
+    for provider in &profile.providers {
+        if let Endpoint::Chaos(script) = &provider.endpoint {
+            parse_script(provider, script)?;
+        }
+    }
+    prepare_chain(profile, &[], runtime).await.map(|_| ())
 }
 
 /// The activations of a profile's enabled entries, in their order. Those that are in service already, with the same

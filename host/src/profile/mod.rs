@@ -30,6 +30,7 @@ mod show;
 mod source;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 pub use builtin::COMPONENTS as BUILTIN_COMPONENTS;
 pub use components::builtin_component;
@@ -40,7 +41,8 @@ pub use composed::{
 };
 pub use error::{Place, ProfileError, ProfileErrors, Warning};
 pub use home::{HOME_VARIABLE, Home, PATCH_FILE, PROFILE_FILE, ProfileRef};
-pub use host::{Change, Environment, Host, HostError, activate};
+pub use host::{Change, Environment, Host, HostError, activate, check};
 pub use policy::KeyOrigin;
 pub use show::{to_json, to_text};
 pub use source::{MAX_FILE, Source};
+pub use watch::{ProfileSource, Reload, Watch, watch};

@@ -1,6 +1,7 @@
 //! Shows a composed profile: every value with the layer that set it. As text for people, as JSON for programs.
 
 use super::{
+    components::component_digest,
     composed::{ComposedProfile, Endpoint, Entry, Origin, Provider},
     policy::KeyOrigin,
 };
@@ -78,7 +79,8 @@ fn table<'a>(
 }
 
 fn entry_values(entry: &Entry) -> Vec<(&'static str, Value)> {
-    let mut rows = vec![("component", json!(entry.component.to_string()))];
+    let digest = component_digest(&entry.component).unwrap_or_else(|error| format!("none: {error}"));
+    let mut rows = vec![("component", json!(entry.component.to_string())), ("digest", json!(digest))];
     rows.extend(entry.name.as_ref().map(|name| ("name", json!(name))));
     rows.push(("config", entry.config.clone()));
     rows.extend(entry.limits.as_ref().map(|limits| ("limits", limits.clone())));

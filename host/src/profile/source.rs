@@ -22,6 +22,13 @@ pub const MAX_FILE: u64 = 1024 * 1024;
 /// The most values that one file may unfold to, aliases included.
 const MAX_VALUES: usize = 100_000;
 
+/// The most that a file's bytes may be, times the number of its `[` and `{`, wherever they stand: about a thousand
+/// brackets in the largest file, and no limit for one of 32 KiB.
+const MAX_BRACKET_BYTES: u64 = 1 << 30;
+
+/// The most levels of lists or mappings that one line may open, as `- - -` does.
+const MAX_LEVELS: usize = 128;
+
 /// A parsed file.
 pub struct Source {
     /// An absolute path, or `builtin:…`.
@@ -66,8 +73,8 @@ impl Source {
     ///
     /// # Errors
     /// The text is larger than [`MAX_FILE`], or not valid YAML: bad syntax, more than one document, duplicate keys, a
-    /// key that is no text, a tag, a number that JSON cannot hold, nesting beyond 128 levels, or aliases that unfold to
-    /// more than 100,000 values.
+    /// key that is no text, a tag, a number that JSON cannot hold, nesting beyond 128 levels, far more brackets than a
+    /// profile could need, or more than 100,000 values, what aliases unfold to included.
     pub fn parse(file: &Path, text: impl Into<String>) -> Result<Source, ProfileError> {
         let mut text = text.into();
         if text.len() as u64 > MAX_FILE {
@@ -77,6 +84,7 @@ impl Source {
         if text.starts_with('\u{feff}') {
             text.remove(0);
         }
+        refuse_nesting(&text).map_err(|cause| ProfileError::Syntax { place: Place::file(file), cause })?;
         let budget = Cell::new(MAX_VALUES);
         let value = Node { budget: &budget }
             .deserialize(serde_yaml::Deserializer::from_str(&text))
@@ -93,7 +101,7 @@ impl Source {
 
     /// The line and column (from 1) of a dotted path such as `providers[0].retryPolicy`: those of the key, or of the
     /// item in a list. None when the file has no such path.
-    pub fn locate(&self, path: &str) -> Option<(usize, usize)> {
+    pub fn locate(&self, path: &str) -> Option<(u32, u32)> {
         let (place, rest) = self.walk(path)?;
         rest.is_empty().then_some(place)
     }
@@ -107,7 +115,7 @@ impl Source {
     }
 
     /// Follows `path` as far as it goes: the place that was reached, and what is left of the path.
-    fn walk<'p>(&self, path: &'p str) -> Option<((usize, usize), &'p str)> {
+    fn walk<'p>(&self, path: &'p str) -> Option<((u32, u32), &'p str)> {
         let mut node = self.tree.as_ref()?;
         let mut place = position(node);
         let mut rest = path;
@@ -130,13 +138,18 @@ pub fn join(parent: &str, key: &str) -> String {
     if parent.is_empty() { key.to_owned() } else { format!("{parent}.{key}") }
 }
 
-fn position(node: &MarkedYamlOwned) -> (usize, usize) {
+fn position(node: &MarkedYamlOwned) -> (u32, u32) {
     let start = node.span.start;
-    (start.line().max(1), start.col() + 1)
+    (narrow(start.line()).max(1), narrow(start.col()).saturating_add(1))
+}
+
+/// A position in a file of at most [`MAX_FILE`] bytes always fits.
+fn narrow(position: usize) -> u32 {
+    u32::try_from(position).unwrap_or(u32::MAX)
 }
 
 /// The child that `path` begins with: its place, the child, and the rest of the path.
-fn step<'t, 'p>(node: &'t MarkedYamlOwned, path: &'p str) -> Option<((usize, usize), &'t MarkedYamlOwned, &'p str)> {
+fn step<'t, 'p>(node: &'t MarkedYamlOwned, path: &'p str) -> Option<((u32, u32), &'t MarkedYamlOwned, &'p str)> {
     match &node.data {
         YamlDataOwned::Sequence(items) => {
             let (index, rest) = path.strip_prefix('[')?.split_once(']')?;
@@ -169,20 +182,34 @@ fn step<'t, 'p>(node: &'t MarkedYamlOwned, path: &'p str) -> Option<((usize, usi
 }
 
 /// A key that came in through `<<` stands where its anchor stands.
-fn step_merge<'t, 'p>(
-    merge: &'t MarkedYamlOwned,
-    path: &'p str,
-) -> Option<((usize, usize), &'t MarkedYamlOwned, &'p str)> {
+fn step_merge<'t, 'p>(merge: &'t MarkedYamlOwned, path: &'p str) -> Option<((u32, u32), &'t MarkedYamlOwned, &'p str)> {
     match &merge.data {
         YamlDataOwned::Sequence(items) => items.iter().find_map(|item| step(item, path)),
         _ => step(merge, path),
     }
 }
 
+/// Refuses texts whose nesting the YAML reader would take minutes for: it bounds depth only after it has read the whole
+/// text, and its time grows with its length times the levels that are open. Levels cost brackets, or indicators at the
+/// start of a line, or indentation; the size of a file bounds the last, and counting bounds the others.
+fn refuse_nesting(text: &str) -> Result<(), String> {
+    let brackets = text.bytes().filter(|byte| matches!(byte, b'[' | b'{')).count() as u64;
+    let length = text.len() as u64;
+    if brackets * length > MAX_BRACKET_BYTES {
+        let most = MAX_BRACKET_BYTES / length;
+        return Err(format!("it has {brackets} opening brackets, and a file of its size may have {most}"));
+    }
+    let levels = |line: &str| line.split_ascii_whitespace().take_while(|word| matches!(*word, "-" | "?" | ":")).count();
+    if text.split(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']).any(|line| levels(line) > MAX_LEVELS) {
+        return Err(format!("a line opens more than {MAX_LEVELS} levels"));
+    }
+    Ok(())
+}
+
 fn syntax(file: &Path, error: &serde_yaml::Error) -> ProfileError {
     let place = error.location().map_or_else(
         || Place::file(file),
-        |at| Place { file: file.to_path_buf(), line: at.line().max(1), column: at.column().max(1) },
+        |at| Place { file: file.to_path_buf(), line: narrow(at.line()).max(1), column: narrow(at.column()).max(1) },
     );
     let text = error.to_string();
     // The place is printed in front, so the position at the end of the parser's own text would say it twice.
@@ -227,7 +254,10 @@ struct Node<'a> {
 impl Node<'_> {
     fn spend<E: de::Error>(self) -> Result<(), E> {
         match self.budget.get().checked_sub(1) {
-            Some(left) => Ok(self.budget.set(left)),
+            Some(left) => {
+                self.budget.set(left);
+                Ok(())
+            }
             None => Err(E::custom(format_args!("it unfolds to more than {MAX_VALUES} values"))),
         }
     }
@@ -442,10 +472,20 @@ mod tests {
     #[test]
     fn deep_nesting_is_refused_at_any_size() {
         let size = MAX_FILE as usize;
-        refused_soon(&"[".repeat(size), "recursion limit exceeded");
-        refused_soon(&"{a: ".repeat(size / 4), "recursion limit exceeded");
-        refused_soon(&"- ".repeat(size / 2), "recursion limit exceeded");
-        refused_soon(&"a,".repeat(size / 2).replacen('a', "[a", 1), "values");
+        let rest = "b, ".repeat(size / 4);
+        refused_soon(&"[".repeat(size), "opening brackets");
+        refused_soon(&"{a: ".repeat(size / 4), "opening brackets");
+        refused_soon(&("[".repeat(1_000) + &rest), "recursion limit exceeded");
+        refused_soon(&("{a: ".repeat(1_000) + &rest), "recursion limit exceeded");
+        refused_soon(&"- ".repeat(size / 2), "a line opens more than 128 levels");
+        refused_soon(&"? ".repeat(size / 2), "a line opens more than 128 levels");
+        let stairs: String = (0..1400).map(|depth| " ".repeat(depth) + "-\n").collect();
+        refused_soon(&stairs, "recursion limit exceeded");
+    }
+
+    #[test]
+    fn a_long_list_is_refused_before_it_fills_the_memory() {
+        refused_soon(&"- a\n".repeat(MAX_FILE as usize / 4), "unfolds to more than 100000 values");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::journal::{
     Body, JournalError,
-    event::{ExecutorFault, ExecutorNote, Retry, RetryHandover, RetryMode, RetryStarted, SCHEDULING_NOTE},
+    event::{ExecutorFault, ExecutorNote, ExecutorRef, Retry, RetryHandover, RetryMode, RetryStarted, SCHEDULING_NOTE},
 };
 use futures_util::{FutureExt, future::BoxFuture};
 use parking_lot::Mutex;
@@ -95,8 +95,9 @@ impl Dispatch {
                     if self.lost_schedule.load(Ordering::Acquire) {
                         break Decision::Unhandled;
                     }
+                    // What its `next` had asked is not asked again.
                     from = match next {
-                        Some(Asked::Faulted { position, .. }) => position + 1,
+                        Some(Asked::Faulted { position: behind, .. }) => behind + 1,
                         _ => position + 1,
                     };
                 }
@@ -149,11 +150,20 @@ impl Dispatch {
                 }),
             };
             drop(active);
-            let quarantined = activation.settle(&outcome);
             if activation.is_retired() {
                 self.retired.store(true, Ordering::Release);
             }
             let scheduled = self.scheduling.lock().take_if(|scheduling| *scheduling == position).is_some();
+            let next = frame.next_outcome();
+            if let (Err(fault), Some(Asked::Faulted { position, text })) = (&outcome, &next)
+                && fault.kind == FaultKind::Error
+                && fault.message.contains(text.as_str())
+            {
+                // It passed on the fault of an executor behind it, which is recorded and counted already.
+                let asked = Asked::Faulted { position: *position, text: text.clone() };
+                return (asked, next);
+            }
+            let quarantined = activation.settle(&outcome);
             let asked = match outcome {
                 Ok(decision) => Asked::Decided(decision),
                 Err(fault) => {
@@ -165,7 +175,7 @@ impl Dispatch {
                     Asked::Faulted { position, text: fault.message }
                 }
             };
-            (asked, frame.next_outcome())
+            (asked, next)
         })
     }
 
@@ -176,13 +186,9 @@ impl Dispatch {
             message.push_str(" This was the fifth fault in a row: the executor is quarantined until it is replaced.");
         }
         tracing::warn!(executor = %identity.id, digest = identity.short_digest(), kind = ?fault.kind, "{message}");
-        let ExecutorRefParts { id, digest } = ExecutorRefParts::of(activation);
-        self.keep_error(self.context.journal.append(Body::ExecutorFault(ExecutorFault {
-            id,
-            digest,
-            kind: fault.kind,
-            message,
-        })));
+        let ExecutorRef { id, digest } = identity.reference();
+        let record = ExecutorFault { id, digest, kind: fault.kind, message };
+        self.keep_error(self.context.journal.append(Body::ExecutorFault(record)));
     }
 
     /// A store that failed ends the turn; a broken rule is the executor's own business.
@@ -206,18 +212,6 @@ impl FaultsOfStep {
 
     fn add(&self, activation: &Arc<Activation>) {
         *self.0.lock().entry(Arc::as_ptr(activation) as usize).or_insert(0) += 1;
-    }
-}
-
-/// The two strings with which the journal names an executor.
-struct ExecutorRefParts {
-    id: String,
-    digest: String,
-}
-
-impl ExecutorRefParts {
-    fn of(activation: &Activation) -> Self {
-        ExecutorRefParts { id: activation.identity.id.clone(), digest: activation.identity.digest.clone() }
     }
 }
 
@@ -260,9 +254,10 @@ impl Frame {
             RetryLimit::Always => (RetryMode::Always, None),
         };
         self.hand_over_abandoned()?;
+        let ExecutorRef { id, digest } = self.activation.identity.reference();
         let note = Body::ExecutorNote(ExecutorNote {
-            id: self.activation.identity.id.clone(),
-            digest: self.activation.identity.digest.clone(),
+            id,
+            digest,
             kind: SCHEDULING_NOTE.into(),
             data: serde_json::json!({ "generation": chain.generation, "retryId": retry_id, "retry": retry }),
         });
@@ -344,7 +339,7 @@ impl Call for Frame {
                     Record::Note { kind, json } => {
                         let data = serde_json::from_str(&json)
                             .map_err(|error| AppendError::Invalid(format!("The note is not JSON: {error}.")))?;
-                        let ExecutorRefParts { id, digest } = ExecutorRefParts::of(&self.activation);
+                        let ExecutorRef { id, digest } = self.activation.identity.reference();
                         context.journal.append(Body::ExecutorNote(ExecutorNote { id, digest, kind, data }))
                     }
                 };

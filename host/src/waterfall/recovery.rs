@@ -62,7 +62,7 @@ pub async fn recover(waterfall: &Waterfall, context: Arc<RecoveryContext>, step:
             // Delegated recovery is drained, but an executor that ignores the cancel cannot hold the turn for ever.
             () = async {
                 context.cancel.cancelled().await;
-                context.env.clock.sleep(waterfall.drain_timeout).await;
+                context.env.clock.sleep(waterfall.drain_timeout()).await;
             } => return Recovered::Cancelled,
         };
         if let Some(error) = pass.storage_error {

@@ -3,7 +3,13 @@
 use super::{DEFAULT_DRAIN_TIMEOUT, activation::Activation};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 /// An immutable ordered list of activations.
 pub struct Chain {
@@ -16,21 +22,28 @@ pub struct Chain {
 pub struct Waterfall {
     current: ArcSwap<Chain>,
     publishing: Mutex<()>,
-    pub drain_timeout: Duration,
+    /// In milliseconds.
+    drain_timeout: AtomicU64,
 }
 
 impl Waterfall {
     /// Generation 1.
     pub fn new(activations: Vec<Arc<Activation>>) -> Waterfall {
-        Waterfall::with_drain_timeout(activations, DEFAULT_DRAIN_TIMEOUT)
-    }
-
-    pub fn with_drain_timeout(activations: Vec<Arc<Activation>>, drain_timeout: Duration) -> Waterfall {
         Waterfall {
             current: ArcSwap::from_pointee(Chain { generation: 1, activations }),
             publishing: Mutex::new(()),
-            drain_timeout,
+            drain_timeout: AtomicU64::new(DEFAULT_DRAIN_TIMEOUT.as_millis() as u64),
         }
+    }
+
+    /// How long calls may take to end when they are told to.
+    pub fn drain_timeout(&self) -> Duration {
+        Duration::from_millis(self.drain_timeout.load(Ordering::Relaxed))
+    }
+
+    /// Sets the timeout for what ends from now on.
+    pub fn set_drain_timeout(&self, timeout: Duration) {
+        self.drain_timeout.store(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     pub fn current(&self) -> Arc<Chain> {
@@ -53,7 +66,7 @@ impl Waterfall {
         for activation in &retired {
             activation.retire();
         }
-        Retirement { generation, retired, deadline: self.drain_timeout }
+        Retirement { generation, retired, deadline: self.drain_timeout() }
     }
 
     /// Retires every activation, as at the end of the host.
