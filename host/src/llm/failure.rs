@@ -99,7 +99,7 @@ pub struct Failure {
     pub request_id: Option<String>,
     /// What the code was derived from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub evidence: Option<Evidence>,
+    pub evidence: Option<Box<Evidence>>,
 }
 
 impl Failure {

@@ -234,7 +234,7 @@ impl Naming {
         let mut failure = Failure::new(code, message);
         failure.status = signal.status.filter(|status| (100..=599).contains(status));
         failure.provider_retry_after_ms = evidence.hint.as_ref().and_then(|hint| hint.ms);
-        failure.evidence = Some(Evidence { row: Some(row), ..evidence });
+        failure.evidence = Some(Box::new(Evidence { row: Some(row), ..evidence }));
         Box::new(self.clean(failure))
     }
 

@@ -46,13 +46,12 @@ impl Answer for ResponsesAnswer {
                 self.blocks.tool_call(CallPiece { wire_index, arguments, ..CallPiece::default() }, chunks)?;
             }
             "response.output_item.added" => self.item(&value, chunks)?,
-            "response.output_item.done" => {
-                // A gateway may give a call in one piece, and then only here.
+            // A gateway may give a call in one piece, and then only here.
+            "response.output_item.done"
                 if value.pointer("/item/type").and_then(Value::as_str) == Some("function_call")
-                    && !self.blocks.has_arguments(output_index(&value))
-                {
-                    self.item(&value, chunks)?;
-                }
+                    && !self.blocks.has_arguments(output_index(&value)) =>
+            {
+                self.item(&value, chunks)?;
             }
             "response.completed" | "response.incomplete" => {
                 let Some(response) = value.get("response").filter(|response| response.is_object()) else {

@@ -157,7 +157,7 @@ mod tests {
             body: Some("é".repeat(MAX_KEPT_BODY) + "hunter2-hunter2"),
             ..Evidence::default()
         };
-        failure.evidence = Some(evidence);
+        failure.evidence = Some(Box::new(evidence));
         Redactor::new(["hunter2-hunter2"]).clean(&mut failure);
         let json = serde_json::to_string(&failure).unwrap();
         assert!(!json.contains("hunter2"), "{json}");
