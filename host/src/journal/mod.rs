@@ -9,6 +9,7 @@ pub mod jsonl;
 pub mod number;
 pub mod state;
 pub mod store;
+pub mod verify;
 
 pub use event::{Body, Event};
 pub use invariants::Violation;

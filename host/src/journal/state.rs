@@ -23,13 +23,13 @@ pub struct SessionState {
     /// The newest generation of the chain that the session has met.
     pub generation: Option<u64>,
     /// Started retries of this recovery, by provider and policy key.
-    started: HashMap<(String, String), Started>,
+    pub(crate) started: HashMap<(String, String), Started>,
     /// Every retry id that the session has seen, so that none is used for two chains.
-    known_ids: HashSet<String>,
+    pub(crate) known_ids: HashSet<String>,
     /// The record of the current step that is scheduled.
-    live: Option<LiveRetry>,
+    pub(crate) live: Option<LiveRetry>,
     /// Who announced that it schedules a record; the next `llm/retry` is its.
-    scheduling: Option<ExecutorRef>,
+    pub(crate) scheduling: Option<ExecutorRef>,
     /// The requests that failed since the newest prompt.
     pub failures: Vec<FailedRequest>,
     /// When the newest prompt came, in milliseconds since the Unix epoch.
@@ -45,7 +45,7 @@ pub struct StepState {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Started {
+pub(crate) struct Started {
     retry_id: String,
     retry: u64,
 }

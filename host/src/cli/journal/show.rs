@@ -1,26 +1,16 @@
-//! `retake journal`: what a session's record says.
+//! `retake journal show`: a session as people read it.
 
-use super::{Exit, Global};
-use crate::journal::{
-    Body, Event, SessionState,
-    event::TurnEndReason,
-    jsonl::{self, Contents},
+use super::source::Source;
+use crate::{
+    cli::Exit,
+    journal::{Body, Event, SessionState, event::TurnEndReason, jsonl::Contents},
+    profile::Home,
 };
-use anyhow::Context;
-use clap::{Args, Subcommand};
-use std::{
-    fmt::Write as _,
-    path::{Path, PathBuf},
-};
-
-#[derive(Subcommand, Debug)]
-pub(super) enum JournalCommand {
-    /// Print a session's events as a timeline.
-    Show(ShowArgs),
-}
+use clap::Args;
+use std::fmt::Write as _;
 
 #[derive(Args, Debug)]
-pub(super) struct ShowArgs {
+pub(in crate::cli) struct ShowArgs {
     /// A session's id, or the path of a journal file [default: the newest session].
     #[arg(value_name = "SESSION")]
     session: Option<String>,
@@ -35,14 +25,12 @@ pub(super) struct ShowArgs {
     chunks: bool,
 }
 
-pub(super) fn run(global: &Global, command: JournalCommand) -> anyhow::Result<Exit> {
-    let JournalCommand::Show(args) = command;
-    let sessions = global.home()?.sessions_dir();
-    let path = match &args.session {
-        Some(name) => session_file(&sessions, name)?,
-        None => newest(&sessions)?,
+pub(super) fn run(home: &Home, args: &ShowArgs) -> anyhow::Result<Exit> {
+    let source = match &args.session {
+        Some(name) => Source::find(home, name)?,
+        None => Source::newest(home)?,
     };
-    let contents = jsonl::read(&path)?;
+    let contents = source.read()?;
     if args.json {
         for (_, event) in of_turn(&contents, args.turn) {
             println!("{}", serde_json::to_string(event)?);
@@ -51,26 +39,6 @@ pub(super) fn run(global: &Global, command: JournalCommand) -> anyhow::Result<Ex
         print!("{}", timeline(&contents, args.turn, args.chunks));
     }
     Ok(Exit::Completed)
-}
-
-fn session_file(sessions: &Path, name: &str) -> anyhow::Result<PathBuf> {
-    if name.ends_with(".jsonl") || name.contains(std::path::is_separator) {
-        return Ok(PathBuf::from(name));
-    }
-    let path = jsonl::session_path(sessions, name)?;
-    anyhow::ensure!(path.exists(), "There is no session \"{name}\" in {}.", sessions.display());
-    Ok(path)
-}
-
-fn newest(sessions: &Path) -> anyhow::Result<PathBuf> {
-    let entries = std::fs::read_dir(sessions)
-        .with_context(|| format!("There are no sessions in {} yet; `retake demo` makes one", sessions.display()))?;
-    entries
-        .filter_map(Result::ok)
-        .map(|entry| entry.path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "jsonl"))
-        .max_by_key(|path| path.metadata().and_then(|metadata| metadata.modified()).ok())
-        .with_context(|| format!("There are no sessions in {} yet; `retake demo` makes one.", sessions.display()))
 }
 
 /// The events, each with the turn that it belongs to.
