@@ -29,6 +29,8 @@ fn a_reader_that_closes_the_pipe_ends_nothing_but_the_printing() {
         &["run", "-p", "p", "name one prime"],
         &["profile", "show", "-p", "p"],
         &["profile", "check", "p"],
+        &["journal", "show"],
+        &["journal", "show", "--json"],
         &["--help"],
     ] {
         let mut child = home.command(arguments).spawn().unwrap();
