@@ -13,7 +13,7 @@ use retake::{
     },
     llm::{
         Failure, RetryPolicy,
-        adapters::{Limits, OpenAiChat, OpenAiChatConfig, Secret},
+        adapters::{HttpProvider, Limits, ProviderConfig, Secret},
         route::Registry,
     },
     waterfall::Waterfall,
@@ -49,13 +49,13 @@ impl WireWorld {
 
     pub async fn with_limits(base_url: &str, policy: RetryPolicy, limits: Limits) -> WireWorld {
         let env = Env::system();
-        let config = OpenAiChatConfig {
+        let config = ProviderConfig {
             base_url: base_url.to_owned(),
             api_key: Some(Secret::new(API_KEY)),
-            headers: Vec::new(),
             limits,
+            ..ProviderConfig::default()
         };
-        let adapter = OpenAiChat::new(config, env.clock.clone()).expect("the test's configuration is one");
+        let adapter = HttpProvider::new(config, env.clock.clone()).expect("the test's configuration is one");
         let routes = Arc::new(Registry::new());
         routes.register("wire", Arc::new(adapter), policy).expect("the route is new");
         let home = tempfile::tempdir().expect("there is room for a directory");

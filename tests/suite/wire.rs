@@ -154,7 +154,7 @@ async fn three_resets_use_up_two_retries_and_end_the_turn_with_the_last_failure(
     let numbers: Vec<_> = world.retries().iter().map(|retry| (retry.turn, retry.retry, retry.delay_ms)).collect();
     assert_eq!(numbers, [(1, 1, 20.0), (2, 2, 40.0)]);
     assert_eq!(world.count("llm/retry-started"), 2);
-    assert_eq!(world.last_end(), TurnEndReason::Error { error: failure });
+    assert_eq!(world.last_end(), TurnEndReason::Error { error: Box::new(failure) });
     assert_equal_bytes(&server.requests());
 }
 

@@ -114,6 +114,7 @@ fn a_sessions_directory_that_cannot_be_written_is_named_and_nothing_is_answered(
     let home = Home::chaos("ok", QUICK);
     home.write("sessions", "a file where the directory should be");
     let finished = home.run(["hi"]).says(&["sessions", "error: "]);
+    assert_eq!(finished.err.matches("os error").count(), 1, "the cause is told once: {}", finished.err);
     assert!(matches!(finished.code, Some(1 | 2)), "{:?}", finished.code);
     assert_eq!(finished.out, "");
 

@@ -3,6 +3,7 @@
 mod configuration;
 mod files;
 mod run;
+mod stdout;
 mod stop;
 mod terminal;
 

@@ -175,9 +175,21 @@ fn a_named_session_goes_on_where_it_ended() {
 }
 
 #[test]
-fn the_demo_needs_nothing_shows_the_waits_and_answers() {
+fn the_demo_needs_nothing_shows_waits_and_a_swap_and_loses_no_turn() {
     let home = Home::new();
     let finished = home.retake(["demo"]).expect(0);
-    assert_eq!(finished.out, "Seven.\n");
-    finished.says(&["RATE_LIMIT 429", "(2/5)", "SERVER 503", "TRANSPORT", "llm-retry", "retake journal show"]);
+    let answers: Vec<_> = finished.out.lines().collect();
+    assert_eq!(answers.len(), 4, "{}", finished.out);
+    assert_eq!(answers[..2], ["Seven.", "Seven."]);
+    assert_eq!(home.journals().len(), 4, "each turn has a session of its own");
+    finished.says(&[
+        "RATE_LIMIT 429",
+        "(2/5)",
+        "SERVER 503",
+        "TRANSPORT",
+        "Handed over from llm-retry to generation 2",
+        "retry-strategy",
+        "No turn was lost",
+        "retake journal show",
+    ]);
 }

@@ -53,6 +53,15 @@ fn elsewhere_each_wait_is_one_plain_line() {
 }
 
 #[test]
+fn the_log_has_colours_on_a_terminal_alone() {
+    let home = Home::chaos("ok", QUICK);
+    fs::remove_file(home.path("cache")).unwrap();
+    home.write("cache", "a file where the directory should be");
+    let finished = home.run(["name one prime"]).expect(0).says(&["WARN", "compiled components cannot be kept"]);
+    assert!(!finished.err.contains('\u{1b}'), "{:?}", finished.err);
+}
+
+#[test]
 fn a_wait_without_a_limit_shows_infinity() {
     let home = Home::chaos("503, ok", "{ mode: always, backoff: { initialDelayMs: 20 } }");
     home.run(["name one prime"]).expect(0).says(&["Retrying model request (1/∞) · 1s · SERVER 503"]);

@@ -2,7 +2,10 @@
 
 use super::source::Source;
 use crate::{
-    cli::Exit,
+    cli::{
+        Exit,
+        stdout::{print, print_line},
+    },
     journal::{Body, Event, SessionState, event::TurnEndReason, jsonl::Contents},
     profile::Home,
 };
@@ -33,10 +36,10 @@ pub(super) fn run(home: &Home, args: &ShowArgs) -> anyhow::Result<Exit> {
     let contents = source.read()?;
     if args.json {
         for (_, event) in of_turn(&contents, args.turn) {
-            println!("{}", serde_json::to_string(event)?);
+            print_line(&serde_json::to_string(event)?)?;
         }
     } else {
-        print!("{}", timeline(&contents, args.turn, args.chunks));
+        print(&timeline(&contents, args.turn, args.chunks))?;
     }
     Ok(Exit::Completed)
 }
