@@ -8,6 +8,7 @@ pub mod invariants;
 pub mod jsonl;
 mod lease;
 pub mod number;
+pub mod projection;
 pub mod record;
 pub mod sqlite;
 pub mod state;
