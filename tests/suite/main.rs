@@ -1,6 +1,9 @@
 //! Tests that cross modules, in one binary, so that wasmtime is linked once.
 
 mod cases;
+mod command;
 mod dispatch;
+mod guests;
 mod official;
 mod swap;
+mod wire;

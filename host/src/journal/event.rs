@@ -270,7 +270,7 @@ pub enum TurnEndReason {
     /// The turn failed and the next one repeats it.
     Retry,
     Error {
-        error: Failure,
+        error: Box<Failure>,
     },
     /// Cancelled by its caller.
     Aborted,
@@ -278,6 +278,29 @@ pub enum TurnEndReason {
     MaxTokens,
     /// The process ended in the middle of the turn; written when the session is opened again.
     Interrupted,
+}
+
+/// The types that this build writes.
+pub const KNOWN_TYPES: [&str; 14] = [
+    "turn/start",
+    "user/message",
+    "step/start",
+    "request/header",
+    "assistant/chunk",
+    "assistant/message",
+    "step/end",
+    "chain",
+    "llm/retry",
+    "llm/retry-started",
+    "llm/retry-handover",
+    "executor/fault",
+    "executor/note",
+    "turn/end",
+];
+
+/// Whether this build knows the event type.
+pub fn is_known(kind: &str) -> bool {
+    KNOWN_TYPES.contains(&kind)
 }
 
 impl Body {
@@ -307,7 +330,8 @@ impl Body {
         matches!(self, Body::UserMessage(_) | Body::AssistantMessage(_))
     }
 
-    fn parse(kind: &str, ignorable: bool, data: &RawValue) -> Result<Body, serde_json::Error> {
+    /// The event of type `kind` with this data. Errors: the data does not fit, or the type is unknown and not ignorable.
+    pub(super) fn parse(kind: &str, ignorable: bool, data: &RawValue) -> Result<Body, serde_json::Error> {
         fn read<'de, T: Deserialize<'de>>(data: &'de RawValue) -> Result<T, serde_json::Error> {
             serde_json::from_str(data.get())
         }

@@ -64,7 +64,7 @@ pub fn check(state: &SessionState, body: &Body) -> Result<(), Violation> {
             Some(step) if !step.closed => Ok(()),
             _ => violation("step-open", "A request/header stands inside an open step."),
         },
-        Body::AssistantChunk(chunk) => open_step(state, chunk.turn, chunk.step, "assistant/chunk"),
+        Body::AssistantChunk(chunk) => check_chunk(state, chunk.turn, chunk.step),
         Body::AssistantMessage(message) => open_step(state, message.turn, message.step, "assistant/message"),
         Body::StepEnd(end) => {
             open_step(state, end.turn, end.step, "step/end")?;
@@ -84,6 +84,11 @@ pub fn check(state: &SessionState, body: &Body) -> Result<(), Violation> {
         }
         Body::Chain(_) | Body::ExecutorFault(_) | Body::ExecutorNote(_) | Body::Ignorable { .. } => Ok(()),
     }
+}
+
+/// Whether a chunk of this step may follow what `state` sums up.
+pub(super) fn check_chunk(state: &SessionState, turn: u64, step: u64) -> Result<(), Violation> {
+    open_step(state, turn, step, "assistant/chunk")
 }
 
 fn open_turn(state: &SessionState, turn: u64, what: &str) -> Result<(), Violation> {

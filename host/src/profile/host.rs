@@ -30,7 +30,7 @@ pub enum HostError {
     #[error(transparent)]
     MissingApiKey(#[from] MissingApiKey),
     #[error("{place}: the chaos script of the provider \"{provider}\" cannot be played: {source}.")]
-    Script { place: String, provider: String, source: ScriptError },
+    Script { place: String, provider: String, source: Box<ScriptError> },
     #[error("The chaos provider \"{provider}\" could not be started: {source}.")]
     Chaos { provider: String, source: ChaosError },
     #[error("The provider \"{provider}\" cannot be used: {source}.")]
@@ -202,7 +202,7 @@ async fn prepare_providers(
 fn parse_script(provider: &Provider, script: &str) -> Result<Script, HostError> {
     Script::parse(script).map_err(|source| {
         let place = provider.provenance.get("chaos").map_or_else(String::new, |origin| origin.place().to_string());
-        HostError::Script { place, provider: provider.name.clone(), source }
+        HostError::Script { place, provider: provider.name.clone(), source: Box::new(source) }
     })
 }
 

@@ -1,26 +1,23 @@
-//! `retake journal`: what a session's record says.
+//! `retake journal show`: a session as people read it.
 
-use super::{Exit, Global};
-use crate::journal::{
-    Body, Event, SessionState,
-    event::TurnEndReason,
-    jsonl::{self, Contents},
+use super::{
+    source::Source,
+    when::{span, utc},
 };
-use anyhow::Context;
-use clap::{Args, Subcommand};
-use std::{
-    fmt::Write as _,
-    path::{Path, PathBuf},
+use crate::{
+    cli::{
+        Exit,
+        stdout::{print, print_line},
+    },
+    env::{Clock, SystemClock},
+    journal::{Body, Event, SessionState, event::TurnEndReason, projection::RetryView, record::Contents},
+    profile::Home,
 };
-
-#[derive(Subcommand, Debug)]
-pub(super) enum JournalCommand {
-    /// Print a session's events as a timeline.
-    Show(ShowArgs),
-}
+use clap::Args;
+use std::fmt::Write as _;
 
 #[derive(Args, Debug)]
-pub(super) struct ShowArgs {
+pub(in crate::cli) struct ShowArgs {
     /// A session's id, or the path of a journal file [default: the newest session].
     #[arg(value_name = "SESSION")]
     session: Option<String>,
@@ -35,42 +32,24 @@ pub(super) struct ShowArgs {
     chunks: bool,
 }
 
-pub(super) fn run(global: &Global, command: JournalCommand) -> anyhow::Result<Exit> {
-    let JournalCommand::Show(args) = command;
-    let sessions = global.home()?.sessions_dir();
-    let path = match &args.session {
-        Some(name) => session_file(&sessions, name)?,
-        None => newest(&sessions)?,
+pub(super) fn run(home: &Home, args: &ShowArgs) -> anyhow::Result<Exit> {
+    let source = match &args.session {
+        Some(name) => Source::find(home, name)?,
+        None => Source::newest(home)?,
     };
-    let contents = jsonl::read(&path)?;
+    let contents = source.read()?;
+    if let Some(damage) = &contents.damage {
+        let (line, offset, reason) = (damage.line, damage.offset, &damage.reason);
+        eprintln!("{} is damaged at line {line} (byte {offset}): {reason}. What follows is left out.", source.name());
+    }
     if args.json {
         for (_, event) in of_turn(&contents, args.turn) {
-            println!("{}", serde_json::to_string(event)?);
+            print_line(&serde_json::to_string(event)?)?;
         }
     } else {
-        print!("{}", timeline(&contents, args.turn, args.chunks));
+        print(&timeline(&contents, args.turn, args.chunks))?;
     }
     Ok(Exit::Completed)
-}
-
-fn session_file(sessions: &Path, name: &str) -> anyhow::Result<PathBuf> {
-    if name.ends_with(".jsonl") || name.contains(std::path::is_separator) {
-        return Ok(PathBuf::from(name));
-    }
-    let path = jsonl::session_path(sessions, name)?;
-    anyhow::ensure!(path.exists(), "There is no session \"{name}\" in {}.", sessions.display());
-    Ok(path)
-}
-
-fn newest(sessions: &Path) -> anyhow::Result<PathBuf> {
-    let entries = std::fs::read_dir(sessions)
-        .with_context(|| format!("There are no sessions in {} yet; `retake demo` makes one", sessions.display()))?;
-    entries
-        .filter_map(Result::ok)
-        .map(|entry| entry.path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "jsonl"))
-        .max_by_key(|path| path.metadata().and_then(|metadata| metadata.modified()).ok())
-        .with_context(|| format!("There are no sessions in {} yet; `retake demo` makes one.", sessions.display()))
 }
 
 /// The events, each with the turn that it belongs to.
@@ -112,24 +91,34 @@ fn timeline(contents: &Contents, wanted: Option<u64>, chunks: bool) -> String {
             torn.line, torn.offset, torn.reason
         );
     }
-    text.push_str(&pending(contents));
+    text.push_str(&pending(contents, SystemClock.wall_ms()));
     text
 }
 
 /// What the session is waiting for, if anything.
-fn pending(contents: &Contents) -> String {
-    let mut state = SessionState::default();
-    for event in &contents.events {
-        state.apply(event.time, &event.body);
+fn pending(contents: &Contents, now_ms: u64) -> String {
+    let id = &contents.header.id;
+    let state = SessionState::of(&contents.events);
+    if let Some(row) = RetryView::of(&contents.events).waiting() {
+        let by = row.executor.as_ref().map_or_else(String::new, |by| format!(", scheduled by {}", by.id));
+        let due = match row.remaining_ms(now_ms) {
+            0 => format!("was due at {}", utc(row.due_at)),
+            left => format!("is due at {} (in {})", utc(row.due_at), span(left)),
+        };
+        return format!(
+            "Pending: retry {} of turn {} to {}{by}, {due}. Go on with: retake run --resume {id}\n",
+            row.count(),
+            row.turn,
+            row.provider
+        );
     }
-    match state.pending_retry() {
-        Some(live) => format!(
-            "Pending: retry {} of turn {} was scheduled with a wait of {} ms and has not started.\n",
-            live.record.retry, live.record.turn, live.record.delay_ms
-        ),
-        None if state.turn_open => format!("Turn {} is open.\n", state.last_turn),
-        None => String::new(),
+    if state.current_retry().is_some_and(|live| live.started) || state.to_repeat.is_some() {
+        return format!(
+            "Pending: turn {} is to be repeated at once. Go on with: retake run --resume {id}\n",
+            state.last_turn
+        );
     }
+    if state.turn_open { format!("Turn {} is open.\n", state.last_turn) } else { String::new() }
 }
 
 fn describe(body: &Body) -> String {

@@ -1,0 +1,300 @@
+//! Offline verification: whether a session's record obeys every rule, whoever wrote it.
+//!
+//! Owns the recognition of a file's dialect, the reading of its lines in two threads, and the report. The rules of a
+//! dialect stand in `closed_step` and `same_step`. It never changes a file and never stops at the first broken rule.
+//! Called by `retake journal verify` and by tests.
+
+mod attempt;
+mod closed_step;
+mod fields;
+mod line;
+mod same_step;
+#[cfg(test)]
+mod tests;
+
+use super::{
+    invariants::Violation,
+    jsonl::{Dialect, FORMAT_VERSION},
+    store::StoreError,
+};
+use line::{Line, parse_line};
+use serde::Deserialize;
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::Path,
+    sync::{
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
+};
+
+/// How many bytes of lines one thread takes at a time.
+const BATCH_BYTES: usize = 1 << 20;
+/// More threads than this only wait for each other's results.
+const THREADS: usize = 2;
+
+/// Which set of rules a file was written under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rules {
+    /// This program's own: a failed step is closed before its retry is scheduled.
+    ClosedStep,
+    /// The reference system's: retries happen inside the open step, several a step.
+    SameStep,
+}
+
+/// One broken rule, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// From 1; the header is line 1.
+    pub line: usize,
+    /// Where the line begins, in bytes from the start of the file.
+    pub offset: u64,
+    /// The rule's short, stable name.
+    pub rule: &'static str,
+    /// A sentence with the value that was wrong and the one that would be right.
+    pub message: String,
+}
+
+/// What was found in one session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The file, or the session of a database, as people know it.
+    pub name: String,
+    /// Absent when the header line does not tell.
+    pub rules: Option<Rules>,
+    pub events: u64,
+    pub turns: u64,
+    pub findings: Vec<Finding>,
+    /// An incomplete record ends the file: no rule is broken, since the next writer takes it off.
+    pub torn: Option<Finding>,
+}
+
+impl Report {
+    pub fn is_good(&self) -> bool {
+        self.findings.is_empty()
+    }
+}
+
+/// One line when the session is good, otherwise one line for each finding.
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for finding in &self.findings {
+            let Finding { line, offset, rule, message } = finding;
+            writeln!(f, "{}: line {line} (byte {offset}): {rule}: {message}", self.name)?;
+        }
+        let count = |n: u64, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });
+        let (events, turns) = (count(self.events, "event"), count(self.turns, "turn"));
+        match self.findings.len() {
+            0 => write!(f, "{} is good: {events}, {turns}", self.name)?,
+            n => write!(f, "{} is not good: {} in {events}, {turns}", self.name, count(n as u64, "broken rule"))?,
+        }
+        if let Some(torn) = &self.torn {
+            write!(
+                f,
+                "; a torn record ends it (line {}, byte {}), and the next writer takes it off",
+                torn.line, torn.offset
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Verifies the file at `path`, without changing it.
+///
+/// # Errors
+/// The file could not be read.
+pub fn verify_file(path: &Path) -> Result<Report, StoreError> {
+    let name = path.display().to_string();
+    let bytes = std::fs::read(path).map_err(|source| StoreError::Io { path: name.clone(), action: "read", source })?;
+    Ok(verify_bytes(&name, &bytes))
+}
+
+/// Verifies a header line and the event lines behind it; `name` is what the report calls them.
+pub fn verify_bytes(name: &str, bytes: &[u8]) -> Report {
+    let mut report =
+        Report { name: name.to_owned(), rules: None, events: 0, turns: 0, findings: Vec::new(), torn: None };
+    let header_end = bytes.iter().position(|&byte| byte == b'\n');
+    let rules = header_end
+        .ok_or_else(|| "The file has no complete header line.".to_owned())
+        .and_then(|end| recognise(&bytes[..end]));
+    let rules = match rules {
+        Ok(rules) => rules,
+        Err(message) => {
+            report.findings.push(Finding { line: 1, offset: 0, rule: "header", message });
+            return report;
+        }
+    };
+    report.rules = Some(rules);
+    let start = header_end.map_or(bytes.len(), |end| end + 1);
+    let body = &bytes[start..];
+    // What stands behind the last newline was never completed; zeros are what some file systems leave of a lost write.
+    let complete = body.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+    let mut fold = match rules {
+        Rules::ClosedStep => Fold::Closed(Box::default()),
+        Rules::SameStep => Fold::Same(Box::default()),
+    };
+    let mut at = Place { line: 1, offset: 0 };
+    read_lines(rules, &body[..complete], |offset, parsed| {
+        at = Place { line: at.line + 1, offset: (start + offset) as u64 };
+        take_in(&mut fold, &mut report, at, parsed);
+    });
+    if complete < body.len() {
+        let tail = &body[complete..];
+        let what = if tail.iter().all(|&byte| byte == 0) { "zeros" } else { "a line without an end" };
+        report.torn = Some(Finding {
+            line: at.line + 1,
+            offset: (start + complete) as u64,
+            rule: "torn-tail",
+            message: format!("The file ends in {} bytes of {what}.", tail.len()),
+        });
+    }
+    report.turns = match &fold {
+        Fold::Closed(fold) => fold.turns(),
+        Fold::Same(fold) => fold.turns(),
+    };
+    report
+}
+
+#[derive(Clone, Copy)]
+struct Place {
+    line: usize,
+    offset: u64,
+}
+
+/// The rules of one dialect, and what they know of the lines so far.
+enum Fold {
+    Closed(Box<closed_step::ClosedStep>),
+    Same(Box<same_step::SameStep>),
+}
+
+fn take_in(fold: &mut Fold, report: &mut Report, at: Place, parsed: Result<Line, Violation>) {
+    let mut broken = Vec::new();
+    match parsed {
+        Ok(line) => {
+            report.events += line.span;
+            match fold {
+                Fold::Closed(fold) => fold.take_in(line, &mut broken),
+                Fold::Same(fold) => fold.take_in(line, &mut broken),
+            }
+        }
+        Err(violation) => {
+            broken.push(violation);
+            // It stood for one event, so that the lines behind it are not all said to be out of order.
+            match fold {
+                Fold::Closed(fold) => fold.skip(),
+                Fold::Same(fold) => fold.skip(),
+            }
+        }
+    }
+    report.findings.extend(broken.into_iter().map(|Violation { rule, message }| Finding {
+        line: at.line,
+        offset: at.offset,
+        rule,
+        message,
+    }));
+}
+
+/// Tells a dialect by its header line.
+fn recognise(line: &[u8]) -> Result<Rules, String> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Header {
+        r#type: String,
+        version: u64,
+        id: String,
+        created_at: u64,
+        #[serde(default)]
+        dialect: Option<Dialect>,
+        #[serde(default)]
+        delegation_depth: Option<u64>,
+    }
+    if line.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
+        return Err("The file is compressed with zstd; verify what `zstd -d` makes of it.".into());
+    }
+    let header: Header =
+        serde_json::from_slice(line).map_err(|error| format!("The first line is not a session's header: {error}."))?;
+    if header.r#type != "session" {
+        return Err(format!("The header's type is \"{}\", but it must be \"session\".", header.r#type));
+    }
+    if header.id.is_empty() {
+        return Err("The header's id must not be empty.".into());
+    }
+    if header.created_at > crate::llm::policy::MAX_SAFE_INTEGER {
+        return Err(format!("The header's createdAt is {}, which is no time.", header.created_at));
+    }
+    match (header.version, header.dialect, header.delegation_depth) {
+        (FORMAT_VERSION, Some(Dialect::ClosedStep), _) => Ok(Rules::ClosedStep),
+        (0, None, Some(_)) => Ok(Rules::SameStep),
+        (FORMAT_VERSION, None, _) => {
+            Err(format!("A header of version {FORMAT_VERSION} names its dialect, \"closed-step\"."))
+        }
+        (0, None, None) => Err("A header of version 0 has a delegationDepth.".into()),
+        (version, ..) => Err(format!(
+            "The header's version is {version}; this program reads {FORMAT_VERSION} with the dialect \"closed-step\", and 0."
+        )),
+    }
+}
+
+/// Parses `bytes`, whole lines, in threads, and hands each line with its offset to `each`, in order.
+fn read_lines(rules: Rules, bytes: &[u8], mut each: impl FnMut(usize, Result<Line, Violation>)) {
+    let batches = batches(bytes);
+    if batches.len() <= 1 {
+        for (offset, parsed) in parse_batch(rules, bytes, 0) {
+            each(offset, parsed);
+        }
+        return;
+    }
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let (sender, receiver) = mpsc::channel();
+        for _ in 0..THREADS {
+            let (sender, next, batches) = (sender.clone(), &next, &batches);
+            scope.spawn(move || {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(&(from, to)) = batches.get(index) else { return };
+                    if sender.send((index, parse_batch(rules, &bytes[from..to], from))).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        let mut early = BTreeMap::new();
+        let mut wanted = 0;
+        for (index, lines) in receiver {
+            early.insert(index, lines);
+            while let Some(lines) = early.remove(&wanted) {
+                wanted += 1;
+                for (offset, parsed) in lines {
+                    each(offset, parsed);
+                }
+            }
+        }
+    });
+}
+
+/// Ranges of whole lines, each about [`BATCH_BYTES`] long.
+fn batches(bytes: &[u8]) -> Vec<(usize, usize)> {
+    let mut ranges = Vec::new();
+    let mut from = 0;
+    while from < bytes.len() {
+        let least = (from + BATCH_BYTES).min(bytes.len());
+        let to = bytes[least..].iter().position(|&byte| byte == b'\n').map_or(bytes.len(), |end| least + end + 1);
+        ranges.push((from, to));
+        from = to;
+    }
+    ranges
+}
+
+fn parse_batch(rules: Rules, bytes: &[u8], base: usize) -> Vec<(usize, Result<Line, Violation>)> {
+    let mut lines = Vec::new();
+    let mut offset = 0;
+    for line in bytes.split_inclusive(|&byte| byte == b'\n') {
+        let text = line.strip_suffix(b"\n").unwrap_or(line);
+        lines.push((base + offset, parse_line(rules, text)));
+        offset += line.len();
+    }
+    lines
+}
