@@ -5,5 +5,6 @@ mod command;
 mod dispatch;
 mod guests;
 mod official;
+mod protocols;
 mod swap;
 mod wire;

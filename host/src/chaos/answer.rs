@@ -28,7 +28,9 @@ impl Asked {
     /// answered, and a test may well send nonsense.
     pub fn read(body: &[u8]) -> Self {
         let body: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
-        let messages = body["messages"].as_array().map(Vec::as_slice).unwrap_or_default();
+        // The Responses protocol has another name for them.
+        let messages = body["messages"].as_array().or_else(|| body["input"].as_array());
+        let messages = messages.map(Vec::as_slice).unwrap_or_default();
         let prompt = messages.iter().rfind(|message| message["role"] == "user").map(text_of).unwrap_or_default();
         Asked {
             model: body["model"].as_str().unwrap_or("chaos").to_owned(),

@@ -1,4 +1,4 @@
-//! The chaos provider: a local server that speaks streaming chat completions and fails on a script.
+//! The chaos provider: a local server that speaks the streaming protocols of the adapters and fails on a script.
 //!
 //! It owns the script language, the responses and a small HTTP/1.1 server that can also do what a good server never
 //! does: cut, stall, reset and send raw bytes. It listens on loopback only and never calls anything of the host.
@@ -20,6 +20,7 @@
 mod answer;
 mod connection;
 mod parse;
+mod protocol;
 mod response;
 mod scan;
 mod script;

@@ -3,7 +3,8 @@
 
 use super::{
     answer::{self, Asked},
-    script::{Body, Ending, ErrorObject, Play, RawEnd, RawSource, Step, Stream, Words},
+    protocol::{Protocol, consideration, messages_events, responses_events, words},
+    script::{Body, Ending, ErrorObject, Play, RawEnd, RawSource, Step, Stream},
 };
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -39,8 +40,8 @@ pub(super) enum End {
 
 impl Response {
     /// The response of `step` to a request with this body.
-    pub fn render(step: &Step, body: &[u8]) -> Self {
-        let mut response = Self::render_at_once(step, body);
+    pub fn render(step: &Step, protocol: Protocol, body: &[u8]) -> Self {
+        let mut response = Self::render_at_once(step, protocol, body);
         match response.pieces.first_mut() {
             Some(first) => first.pause += step.after,
             None => response.pieces.push(Piece { pause: step.after, bytes: Bytes::new() }),
@@ -48,7 +49,7 @@ impl Response {
         response
     }
 
-    fn render_at_once(step: &Step, request: &[u8]) -> Self {
+    fn render_at_once(step: &Step, protocol: Protocol, request: &[u8]) -> Self {
         match &step.play {
             Play::Reply { status, body } | Play::Down { status, body, .. } => {
                 let (content_type, text) = body_text(body, *status, request);
@@ -57,11 +58,11 @@ impl Response {
             Play::Interim { status } => {
                 let mut head = status_line(*status);
                 write_headers(&mut head, &[], &step.headers);
-                let mut response = Self::stream(&Stream::answer(), &[], request);
+                let mut response = Self::stream(&Stream::answer(), &[], protocol, request);
                 response.pieces.insert(0, Piece { pause: Duration::ZERO, bytes: head.into() });
                 response
             }
-            Play::Stream(stream) => Self::stream(stream, &step.headers, request),
+            Play::Stream(stream) => Self::stream(stream, &step.headers, protocol, request),
             Play::Raw { source, end } => {
                 let bytes = match source {
                     RawSource::Bytes(bytes) => bytes.clone(),
@@ -102,13 +103,19 @@ impl Response {
         Response { end: End::Close, ..Self::whole(status, JSON, &headers, &body) }
     }
 
-    fn stream(stream: &Stream, headers: &[(String, String)], request: &[u8]) -> Self {
+    fn stream(stream: &Stream, headers: &[(String, String)], protocol: Protocol, request: &[u8]) -> Self {
         let mut head = status_line(200);
         let usual =
             [("content-type", "text/event-stream"), ("cache-control", "no-cache"), ("transfer-encoding", "chunked")];
         write_headers(&mut head, &usual, headers);
         let mut pieces = vec![Piece { pause: Duration::ZERO, bytes: head.into() }];
-        for event in events(stream, &Asked::read(request)) {
+        let asked = Asked::read(request);
+        let events = match protocol {
+            Protocol::ChatCompletions => events(stream, &asked),
+            Protocol::Messages => messages_events(stream, &asked),
+            Protocol::Responses => responses_events(stream, &asked),
+        };
+        for event in events {
             let size = stream.split.unwrap_or(event.len()).max(1);
             for (index, part) in event.as_bytes().chunks(size).enumerate() {
                 let pause = if index == 0 { stream.delay } else { Duration::ZERO };
@@ -135,19 +142,14 @@ const JSON: &str = "application/json";
 
 /// The events of a stream, each as its bytes.
 fn events(stream: &Stream, asked: &Asked) -> Vec<String> {
-    let words = match &stream.words {
-        Words::Answer => answer::pieces(&asked.answer()),
-        Words::Text(text) => answer::pieces(text),
-        Words::Count(count) => answer::filler(*count),
-        Words::Partial(count) => answer::partial(*count),
-    };
+    let words = words(stream, asked);
     let chunk = |delta: Value, finish: Option<&str>| {
         let choice = json!({"index": 0, "delta": delta, "finish_reason": finish});
         event(&frame(asked, json!([choice])).to_string())
     };
     let mut deltas: Vec<Value> = Vec::new();
     for number in 1..=stream.reasoning {
-        deltas.push(json!({"reasoning_content": format!("Consideration {number}. ")}));
+        deltas.push(json!({"reasoning_content": consideration(number)}));
     }
     deltas.extend(words.iter().map(|word| json!({"content": word})));
     if let Ending::ToolCall { name, arguments } = &stream.ending {
@@ -246,7 +248,7 @@ fn body_text(body: &Body, status: u16, request: &[u8]) -> (&'static str, String)
     }
 }
 
-fn error_json(error: &ErrorObject, status: u16) -> Value {
+pub(super) fn error_json(error: &ErrorObject, status: u16) -> Value {
     let (usual_message, usual_kind) = match status {
         401 => ("The API key is not valid.", "authentication_error"),
         402 => ("The balance is used up.", "insufficient_quota"),
@@ -339,7 +341,7 @@ mod tests {
     const ASK: &[u8] = br#"{"model":"m","messages":[{"role":"user","content":"one prime"}]}"#;
 
     fn rendered(step: &str) -> Response {
-        Response::render(&Script::parse(step).unwrap().steps[0], ASK)
+        Response::render(&Script::parse(step).unwrap().steps[0], Protocol::ChatCompletions, ASK)
     }
 
     fn text(response: &Response) -> String {

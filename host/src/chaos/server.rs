@@ -4,6 +4,7 @@
 
 use super::{
     connection::{Connection, Unread, WireRequest},
+    protocol::Protocol,
     response::{End, Response},
     script::{Play, Position, RawSource, Script, Step},
 };
@@ -64,7 +65,8 @@ pub struct ChaosOptions {
     /// A loopback address; port 0 takes any free port.
     pub listen: SocketAddr,
     pub scope: ScriptScope,
-    /// Whether a POST to any path takes a step; else only one whose path ends in `/chat/completions`.
+    /// Whether a POST to any path takes a step, in the way of chat completions; else only one whose path ends in that of
+    /// a protocol that the server speaks.
     pub any_path: bool,
     /// The most bytes of requests that are kept for [`ChaosServer::requests`]; the oldest go first.
     pub keep_bytes: usize,
@@ -315,8 +317,9 @@ impl Shared {
     fn refuse(&self, request: &WireRequest) -> Option<(u16, String)> {
         let WireRequest { method, target, .. } = request;
         let path = target.split('?').next().unwrap_or_default();
-        if !self.options.any_path && !path.ends_with("/chat/completions") {
-            return Some((404, format!("there is nothing at {path}: POST to /v1/chat/completions")));
+        if !self.options.any_path && Protocol::of(path).is_none() {
+            let there = "POST to /v1/chat/completions, /v1/messages or /v1/responses";
+            return Some((404, format!("there is nothing at {path}: {there}")));
         }
         (method != "POST").then(|| (405, format!("{method} is not answered here: use POST")))
     }
@@ -369,7 +372,9 @@ async fn exchange(connection: &mut Connection, shared: &Shared) -> io::Result<bo
     }
     let closes = request.closes();
     let (step, request) = shared.take(request);
-    let mut response = Response::render(&step, &request.body);
+    let path = request.target.split('?').next().unwrap_or_default();
+    let protocol = Protocol::of(path).unwrap_or_default();
+    let mut response = Response::render(&step, protocol, &request.body);
     if closes && response.end == End::KeepAlive {
         response.end = End::Close;
     }

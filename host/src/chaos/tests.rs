@@ -266,7 +266,7 @@ async fn raw_bytes_are_the_whole_response_on_any_path() {
     let script = Script::of([Step::raw(bytes, RawEnd::Close), Step::raw(bytes, RawEnd::Reset)]);
     let options = ChaosOptions { any_path: true, ..ChaosOptions::default() };
     let server = ChaosServer::start(script, options).await.unwrap();
-    let request = "POST /v1/messages HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}";
+    let request = "POST /v1/anything HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}";
     assert_eq!(talk(&server, request).await, (bytes.to_owned(), Close::Fin));
     assert_eq!(talk(&server, request).await, (bytes.to_owned(), Close::Rst));
 }
@@ -388,7 +388,7 @@ async fn what_is_no_request_is_refused_with_a_reason_and_uses_up_no_step() {
         ("POST /v1/chat/completions HTTP/1.1\r\ncontent-length: many\r\n\r\n", "400"),
         ("POST /v1/chat/completions HTTP/1.1\r\ncontent-length: 16777217\r\n\r\n", "413"),
         ("POST /v1/chat/completions HTTP/1.0\r\n\r\n", "505"),
-        ("POST /v1/messages HTTP/1.1\r\n\r\n", "404"),
+        ("POST /v1/models HTTP/1.1\r\n\r\n", "404"),
         ("GET /v1/chat/completions HTTP/1.1\r\n\r\n", "405"),
         (long.as_str(), "431"),
     ];

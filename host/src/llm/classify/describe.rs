@@ -19,7 +19,25 @@ The rows are read from the top, and the first that matches gives the code. Its i
 response, as an error event inside a stream, or as an error in the body of a success. An HTTP status inside such a body
 counts as the status. *none* among the statuses means a failure that has none.
 
-A provider's own rows (`classify:` in the profile) are read before these; their ids begin with `own/`.
+A provider's own rows are read before these; their ids begin with `own/`. A row names a code under `as`, and demands one
+or more of: a status (`400`, `4xx`, or a list), a JSON pointer into the body (and what it `equals`), the provider's code or
+type, words of the error. A row that can never match is refused with its line, and so is one whose `fixture` it does not
+name.
+
+```yaml
+providers:
+  - provider: acme
+    adapter: openai-chat
+    baseUrl: https://acme.example/v1
+    classify:
+      - id: thinking
+        status: 400
+        pointer: /error/type
+        equals: invalid_request_error
+        text: reasoning_text
+        as: SERVER
+        fixture: { status: 400, body: '{\"error\": {\"type\": \"invalid_request_error\", \"message\": \"no reasoning_text\"}}' }
+```
 
 ## Codes and what happens
 

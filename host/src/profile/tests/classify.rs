@@ -90,17 +90,6 @@ fn odd_values_in_a_row_are_refused() {
 }
 
 #[test]
-fn a_scripted_provider_speaks_one_protocol() {
-    let profile =
-        "model: { provider: p, model: m }\nproviders:\n  - { provider: p, adapter: anthropic-messages, chaos: ok }\n";
-    let errors = World::new(profile).errors();
-    assert_eq!(
-        errors,
-        "profile.yml:3:20: providers[0].adapter: a chaos provider speaks openai-chat, and not anthropic-messages; take that adapter, or a baseUrl."
-    );
-}
-
-#[test]
 fn all_limits_can_be_set_and_a_total_of_zero_is_none() {
     let limits =
         "    limits: { connectMs: 1, firstByteMs: 2, firstContentMs: 3, contentMs: 4, idleMs: 5, totalMs: 0 }\n";
