@@ -162,7 +162,7 @@ fn files_are_private() {
 enum Op {
     /// Opens the session again, as a new process would.
     Reopen,
-    Append(Body),
+    Append(Box<Body>),
     Flush,
     Read,
 }
@@ -194,7 +194,7 @@ mod differential {
     fn op() -> impl Strategy<Value = Op> {
         prop_oneof![
             1 => Just(Op::Reopen),
-            8 => body().prop_map(Op::Append),
+            8 => body().prop_map(|body| Op::Append(Box::new(body))),
             1 => Just(Op::Flush),
             1 => Just(Op::Read),
         ]
