@@ -26,6 +26,7 @@ use crate::{
     waterfall::{FailedStep, Recovered, RecoveryContext, Waterfall, recover},
 };
 use attempt::{Attempted, FailedAttempt};
+use session::Unfinished;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
@@ -66,8 +67,9 @@ impl Agent {
         self.attempt_until_settled(session, turn, cancel).await
     }
 
-    /// Goes on with a turn that a crash interrupted after its step had failed: what the journal holds of its wait is
-    /// offered to the current chain. `None` when there is nothing to go on with.
+    /// Goes on with a turn that a crash interrupted after its step had failed. A wait is offered to the current chain
+    /// with what remains of it; a retry that had started is due at once, and spends no budget again. `None` when there
+    /// is nothing to go on with.
     ///
     /// # Errors
     /// The journal failed.
@@ -76,19 +78,25 @@ impl Agent {
         session: &mut Session,
         cancel: &CancellationToken,
     ) -> Result<Option<TurnOutcome>, JournalError> {
-        let Some(unfinished) = session.unfinished() else { return Ok(None) };
-        let turn = unfinished.turn;
-        let policy = self.routes.policy(&unfinished.target.provider).map(|policy| (*policy).clone());
-        let failed = FailedAttempt { target: unfinished.target, policy, failure: unfinished.failure };
-        let settled = self.decide(session, turn, failed, cancel).await?;
-        let outcome = match settled {
-            Some(outcome) => outcome,
-            None => {
-                let turn = start_retry_turn(session, turn)?;
-                self.attempt_until_settled(session, turn, cancel).await?
+        let failed = match session.unfinished() {
+            None => return Ok(None),
+            Some(Unfinished::Due { turn, closed }) => {
+                if !closed {
+                    session.journal.append(Body::TurnEnd(TurnEnd { turn, reason: TurnEndReason::Retry }))?;
+                }
+                turn
+            }
+            Some(Unfinished::Undecided { turn, target, failure }) => {
+                let policy = self.routes.policy(&target.provider).map(|policy| (*policy).clone());
+                session.last_failure = Some(failure.clone());
+                match self.decide(session, turn, FailedAttempt { target, policy, failure }, cancel).await? {
+                    Some(outcome) => return Ok(Some(outcome)),
+                    None => turn,
+                }
             }
         };
-        Ok(Some(outcome))
+        let turn = start_retry_turn(session, failed)?;
+        self.attempt_until_settled(session, turn, cancel).await.map(Some)
     }
 
     async fn attempt_until_settled(

@@ -88,12 +88,12 @@ mod tests {
     fn a_final_failure_says_who_failed_how_often_how_long_and_why() {
         let failed = |code, status| FailedRequest { provider: "deepseek".into(), code, status };
         let mut state = SessionState::default();
-        state.prompt_time = 1_000;
-        state.failures = vec![
+        state.failures.extend([
             failed(FailureCode::Server, Some(503)),
             failed(FailureCode::Transport, Some(200)),
             failed(FailureCode::Server, Some(503)),
-        ];
+        ]);
+        state.prompt_time = 1_000;
         let last = Failure { status: Some(503), ..Failure::new(FailureCode::Server, "overloaded.") };
         assert_eq!(
             failure_sentence(&state, &last, 42_000),

@@ -4,7 +4,7 @@ use super::router::Target;
 use crate::{
     env::Env,
     journal::{
-        Body, Journal, JournalError, JsonlLog, SessionState, StoreError,
+        Body, Journal, JournalError, JsonlStore, SessionState, Store, StoreError,
         event::{StepEnd, TurnEnd, TurnEndReason},
         jsonl::TornTail,
     },
@@ -33,11 +33,12 @@ pub struct Session {
     pub torn: Option<TornTail>,
 }
 
-/// A turn that failed and was not settled when its process ended.
-pub(super) struct Unfinished {
-    pub turn: u64,
-    pub target: Target,
-    pub failure: Failure,
+/// A turn that was neither answered nor given up when its process ended.
+pub(super) enum Unfinished {
+    /// Its step failed, and nobody has decided, or a wait has not ended.
+    Undecided { turn: u64, target: Target, failure: Failure },
+    /// Its retry has started, and spent its budget: what is left to do is to make the request.
+    Due { turn: u64, closed: bool },
 }
 
 impl Session {
@@ -46,9 +47,7 @@ impl Session {
         Session { journal, target, system, first_request: true, last_failure: None, torn: None }
     }
 
-    /// Opens the session `id` in the directory `dir` of JSONL files, or begins it. A turn that was interrupted in the
-    /// middle of its request is closed as `interrupted`; one that waits for a decision stays open for
-    /// [`super::Agent::resume`], until [`Session::abandon_unfinished`].
+    /// Opens the session `id` in the directory `dir` of JSONL files, as [`Session::open_in`] does.
     pub fn open(
         dir: &Path,
         id: &str,
@@ -56,8 +55,25 @@ impl Session {
         system: Option<String>,
         env: &Env,
     ) -> Result<Session, SessionError> {
-        let opened = JsonlLog::open(dir, id)?;
-        let journal = Arc::new(Journal::new(id, env.clock.clone(), Box::new(opened.log), opened.state));
+        Session::open_in(&JsonlStore::new(dir), id, target, system, env)
+    }
+
+    /// Opens the session `id` of a store, or begins it. A turn that waits for a decision or for its retry stays as it
+    /// is for [`super::Agent::resume`], until [`Session::abandon_unfinished`] or the next prompt.
+    ///
+    /// A turn that a crash caught in its request is closed as `interrupted`, a retry turn like any other: the provider
+    /// may have done the work and charged for it, and there is no failure that an executor could be asked about, so
+    /// that only a person may have it done again. For the same reason an answer whose message was not recorded is not
+    /// put together from its chunks: it may lack its end.
+    pub fn open_in(
+        store: &dyn Store,
+        id: &str,
+        target: Target,
+        system: Option<String>,
+        env: &Env,
+    ) -> Result<Session, SessionError> {
+        let opened = store.open(id)?;
+        let journal = Arc::new(Journal::new(id, env.clock.clone(), opened.log, opened.state));
         let mut session = Session::new(journal, target, system);
         session.torn = opened.torn;
         if session.unfinished().is_none() {
@@ -81,19 +97,32 @@ impl Session {
         Ok(())
     }
 
-    /// The open turn whose failed step was never settled.
+    /// What a crash left to be gone on with.
     pub(super) fn unfinished(&self) -> Option<Unfinished> {
         self.journal.with_state(|state| {
+            if let Some(turn) = state.to_repeat {
+                return Some(Unfinished::Due { turn, closed: true });
+            }
             let failure = state.step.as_ref().filter(|step| state.turn_open && step.closed)?.failure.clone()?;
+            let turn = state.last_turn;
+            if state.current_retry().is_some_and(|live| live.started) {
+                return Some(Unfinished::Due { turn, closed: false });
+            }
             let routed = state.routed()?;
             let target = Target { provider: routed.provider.clone(), model: routed.model.clone() };
-            Some(Unfinished { turn: state.last_turn, target, failure })
+            Some(Unfinished::Undecided { turn, target, failure })
         })
     }
 
     /// Whether a failed turn waits for [`super::Agent::resume`].
     pub fn has_unfinished(&self) -> bool {
         self.unfinished().is_some()
+    }
+
+    /// The provider whose failed request waits for [`super::Agent::resume`].
+    pub fn unfinished_provider(&self) -> Option<String> {
+        self.unfinished()?;
+        self.journal.with_state(|state| state.routed().map(|routed| routed.provider.clone()))
     }
 
     pub(super) fn next_turn(&self) -> u64 {

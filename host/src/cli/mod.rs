@@ -157,7 +157,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Profile(command) => profile::run(&cli.global, command).await,
         Command::Plugin(command) => plugin::run(&cli.global, command).await,
         Command::Dev(args) => dev::run(&cli.global, args).await,
-        Command::Journal(command) => journal::run(&cli.global, command),
+        Command::Journal(command) => journal::run(&cli.global, command).await,
     }
 }
 

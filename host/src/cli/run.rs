@@ -8,9 +8,9 @@ use super::{
 use crate::{
     agent::{Session, Target, TurnOutcome},
     env::Env,
-    journal::Event,
+    journal::{Event, JsonlStore, SqliteStore, Store},
     llm::Usage,
-    profile::{ComposedProfile, Home, Host, ProfileRef, ProfileSource, Watch, compose, watch},
+    profile::{ComposedProfile, Home, Host, JournalKind, ProfileRef, ProfileSource, Watch, compose, watch},
     wasm::{Runtime, RuntimeConfig},
 };
 use anyhow::{Context, anyhow};
@@ -18,7 +18,7 @@ use clap::Args;
 use serde::Serialize;
 use std::{
     io::{BufRead, IsTerminal},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
@@ -34,20 +34,83 @@ const QUIET_COMPILE: Duration = Duration::from_millis(300);
     retake run --profile work \"summarise this\"       profiles/work/profile.yml in the home\n  \
     retake run --profile ./deepseek.yml \"hello\"      a profile file\n  \
     retake run --json \"name one prime\" | jq .event.type\n  \
-    printf 'one\\ntwo\\n' | retake run                 one prompt a line\n\n\
+    printf 'one\\ntwo\\n' | retake run                 one prompt a line\n  \
+    retake run --resume ID                           go on with a failed turn after a crash\n\n\
     Ctrl-C cancels the turn; a second one ends the program at once.")]
 pub(super) struct RunArgs {
     /// Prompts, each one turn of the same session; without any, one a line from stdin.
     #[arg(value_name = "PROMPT")]
-    prompts: Vec<String>,
+    pub prompts: Vec<String>,
     #[command(flatten)]
     pub profile: ProfileArgs,
     /// The session to go on with or to begin [default: a new one].
     #[arg(long, value_name = "ID")]
-    session: Option<String>,
+    pub session: Option<String>,
+    /// Go on with this session's failed turn, which a crash interrupted: wait what remains, retry, answer. Prompts
+    /// follow when some are given.
+    #[arg(long, value_name = "SESSION", conflicts_with = "session")]
+    pub resume: Option<String>,
+    /// Where sessions are kept, whatever the profile says.
+    #[arg(long, value_name = "STORE", value_enum)]
+    pub journal: Option<StoreName>,
     /// Print every event as one line of JSON, and last a line of type `result`.
     #[arg(long)]
-    json: bool,
+    pub json: bool,
+}
+
+/// A kind of store, as `--journal` names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum StoreName {
+    /// A file for each session.
+    Jsonl,
+    /// One database for all.
+    Sqlite,
+}
+
+impl StoreName {
+    fn of(kind: JournalKind) -> StoreName {
+        match kind {
+            JournalKind::Jsonl => StoreName::Jsonl,
+            JournalKind::Sqlite => StoreName::Sqlite,
+        }
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            StoreName::Jsonl => "jsonl",
+            StoreName::Sqlite => "sqlite",
+        }
+    }
+
+    fn store(self, dir: &Path) -> Box<dyn Store> {
+        match self {
+            StoreName::Jsonl => Box::new(JsonlStore::new(dir)),
+            StoreName::Sqlite => Box::new(SqliteStore::new(dir)),
+        }
+    }
+}
+
+/// The store that keeps, or is to keep, the session `id`. Errors: it stands in another store than the one asked for,
+/// which would begin a second session of that name; or it is to be resumed and does not exist.
+fn choose_store(args: &RunArgs, profile: JournalKind, dir: &Path, id: &str) -> anyhow::Result<Box<dyn Store>> {
+    let wanted = args.journal.unwrap_or(StoreName::of(profile));
+    let other = if wanted == StoreName::Jsonl { StoreName::Sqlite } else { StoreName::Jsonl };
+    if wanted.store(dir).raw(id)?.is_some() {
+        return Ok(wanted.store(dir));
+    }
+    let elsewhere = other.store(dir).raw(id)?.is_some();
+    // Who resumes a session means the one that there is.
+    if elsewhere && args.resume.is_some() && args.journal.is_none() {
+        return Ok(other.store(dir));
+    }
+    anyhow::ensure!(
+        !elsewhere,
+        "The session \"{id}\" is kept in the {} store: use --journal {}, or another --session.",
+        other.word(),
+        other.word()
+    );
+    anyhow::ensure!(args.resume.is_none(), "There is no session \"{id}\" in {}.", dir.display());
+    Ok(wanted.store(dir))
 }
 
 #[derive(Args, Debug, Clone)]
@@ -131,26 +194,37 @@ struct EventLine<'a> {
     event: &'a Event,
 }
 
-pub(super) async fn run(global: &Global, args: RunArgs) -> anyhow::Result<Exit> {
+pub(super) async fn run(global: &Global, mut args: RunArgs) -> anyhow::Result<Exit> {
     let home = global.home()?;
     let source = args.profile.source(&home)?;
     let profile = args.profile.compose(&home)?;
     let env = Env::system();
-    let id = args.session.unwrap_or_else(|| env.entropy.uuid());
+    let id = args.resume.clone().or(args.session.take()).unwrap_or_else(|| env.entropy.uuid());
     let target = Target { provider: profile.model.provider.clone(), model: profile.model.model.clone() };
     let system = profile.model.system.clone();
+    let store = choose_store(&args, profile.journal, &home.sessions_dir(), &id)?;
     let host = Arc::new(start_host(profile, &home, env.clone()).await?);
     let _watch = watch_host(&host, source);
-    let mut session = Session::open(&home.sessions_dir(), &id, target, system, &env)?;
+    let mut session = Session::open_in(&*store, &id, target, system, &env)?;
     if let Some(torn) = &session.torn {
         eprintln!("The journal's last line was cut short by a crash ({}); it was taken off.", torn.reason);
     }
-    session.abandon_unfinished()?;
+    if args.resume.is_none() {
+        session.abandon_unfinished()?;
+    } else if let Some(provider) = session.unfinished_provider() {
+        // Before anything is appended: the turn can still be resumed with the profile that it was begun with.
+        anyhow::ensure!(
+            host.agent.routes.policy(&provider).is_some(),
+            "The session \"{id}\" waits for a retry of the provider \"{provider}\", which the profile \"{}\" does not \
+             have; name the session's own with --profile.",
+            args.profile.profile
+        );
+    }
     let printer = Printer { json: args.json, session: id.clone() };
     let (observer, events) = observe();
     session.journal.observe(observer);
     let shown = if args.json { tokio::spawn(print_events(events)) } else { WaitLine::new().spawn(events) };
-    let exit = prompt_all(&host, session, args.prompts, &printer).await;
+    let exit = prompt_all(&host, session, args.prompts, args.resume.is_some(), &printer).await;
     host.close().await;
     // The session is gone, and with it the sender: what it had to say is printed.
     shown.await.context("the printer ended early")?;
@@ -175,14 +249,30 @@ async fn prompt_all(
     host: &Host,
     mut session: Session,
     prompts: Vec<String>,
+    resume: bool,
     printer: &Printer,
 ) -> anyhow::Result<(Exit, Last)> {
     let cancel = CancellationToken::new();
     cancel_on_ctrl_c(cancel.clone());
-    let mut source = if prompts.is_empty() { Prompts::stdin() } else { Prompts::Listed(prompts.into_iter()) };
     let mut exit = Exit::Completed;
     let mut last = Last::default();
-    let mut any = false;
+    let mut any = resume;
+    if resume {
+        match host.agent.resume(&mut session, &cancel).await.transpose() {
+            None => {
+                eprintln!("Nothing is pending in the session {}.", printer.session);
+                last.status = Some(Exit::Completed);
+            }
+            Some(outcome) => last = printer.outcome(outcome),
+        }
+        match last.status {
+            Some(Exit::Cancelled) => return Ok((Exit::Cancelled, last)),
+            Some(Exit::Failed) => exit = Exit::Failed,
+            _ => {}
+        }
+    }
+    let mut source =
+        if prompts.is_empty() && !resume { Prompts::stdin() } else { Prompts::Listed(prompts.into_iter()) };
     while let Some(prompt) = source.next(&cancel).await? {
         any = true;
         let outcome = host.agent.prompt(&mut session, &prompt, &cancel).await;

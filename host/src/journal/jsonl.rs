@@ -4,142 +4,90 @@
 //! symbolic link. A torn tail after the last closed turn is cut when a writer opens the file; earlier damage is refused.
 
 use super::{
-    event::{Body, Event},
+    event::Event,
+    lease::Lease,
+    record,
     state::SessionState,
-    store::{Log, StoreError},
+    store::{self, Listed, Log, Store, StoreError},
+    sync::SharedSync,
 };
 use futures_util::future::BoxFuture;
 use rustix::fs::{FlockOperation, OFlags, flock};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::{
     fs::{File, OpenOptions},
     io::{self, Read, Seek, SeekFrom, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
+    time::UNIX_EPOCH,
 };
 
-/// The version that this build writes.
-pub const FORMAT_VERSION: u64 = 1;
+pub use super::record::{Contents, Dialect, FORMAT_VERSION, FileHeader, HeaderType, TornTail, session_path};
 
-/// The first line of a file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct FileHeader {
-    pub r#type: HeaderType,
-    pub version: u64,
-    pub id: String,
-    /// Milliseconds since the Unix epoch.
-    pub created_at: u64,
-    /// `closed-step`: a failed step is closed before its retry is scheduled.
-    pub dialect: Dialect,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum HeaderType {
-    Session,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Dialect {
-    ClosedStep,
-}
-
-/// The part at the end of a file that a crash left incomplete.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TornTail {
-    /// Where it begins, in bytes.
-    pub offset: u64,
-    /// Its line, from 1.
-    pub line: usize,
-    pub reason: String,
-}
-
-/// What a file holds.
-#[derive(Debug)]
-pub struct Contents {
-    pub header: FileHeader,
-    pub events: Vec<Event>,
-    pub torn: Option<TornTail>,
-}
-
-/// The path of a session's file. Errors: the id could leave the directory, or is not printable.
-pub fn session_path(dir: &Path, id: &str) -> Result<PathBuf, StoreError> {
-    let valid = !id.is_empty()
-        && id.len() <= 128
-        && !id.starts_with('.')
-        && id.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
-    if valid { Ok(dir.join(format!("{id}.jsonl"))) } else { Err(StoreError::SessionId(id.to_owned())) }
-}
+/// What [`JsonlLog::open`] found.
+pub type Opened = store::Opened<JsonlLog>;
 
 fn io_error(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> StoreError {
     let path = path.display().to_string();
     move |source| StoreError::Io { path, action, source }
 }
 
-/// Reads a file without changing it. A torn tail is reported and left out; earlier damage is an error.
+/// Reads a file without changing it. A torn tail and damage are reported, and left out.
 pub fn read(path: &Path) -> Result<Contents, StoreError> {
     let bytes = std::fs::read(path).map_err(io_error(path, "read"))?;
-    parse(path, &bytes)
+    record::parse(&path.display().to_string(), &bytes)
 }
 
-fn parse(path: &Path, bytes: &[u8]) -> Result<Contents, StoreError> {
-    let name = || path.display().to_string();
-    let Some(header_end) = bytes.iter().position(|&b| b == b'\n') else {
-        return Err(StoreError::Unsupported { path: name(), reason: "it has no complete header line".into() });
-    };
-    let header: FileHeader = serde_json::from_slice(&bytes[..header_end]).map_err(|error| StoreError::Unsupported {
-        path: name(),
-        reason: format!("its header line is not one: {error}"),
-    })?;
-    if header.version != FORMAT_VERSION {
-        let reason = format!("its format version is {}, and this build reads {FORMAT_VERSION}", header.version);
-        return Err(StoreError::Unsupported { path: name(), reason });
+/// A directory of sessions, one file each.
+pub struct JsonlStore {
+    dir: PathBuf,
+}
+
+impl JsonlStore {
+    /// The store in `dir`, which is created with its first session.
+    pub fn new(dir: &Path) -> JsonlStore {
+        JsonlStore { dir: dir.to_owned() }
     }
-    let mut events = Vec::new();
-    let mut torn = None;
-    let mut offset = header_end + 1;
-    let mut line = 2;
-    while offset < bytes.len() {
-        let rest = &bytes[offset..];
-        let end = rest.iter().position(|&b| b == b'\n');
-        let parsed = match end {
-            None => Err("the line is not complete".to_owned()),
-            Some(end) => parse_line(&rest[..end], events.len() as u64),
-        };
-        match parsed {
-            Ok(event) => events.push(event),
-            Err(reason) => {
-                // A complete turn behind the damage means that this is no torn tail.
-                let follows = end.is_some_and(|end| {
-                    rest[end + 1..].split(|&b| b == b'\n').any(|later| {
-                        serde_json::from_slice::<Event>(later).is_ok_and(|e| matches!(e.body, Body::TurnEnd(_)))
-                    })
-                });
-                if follows {
-                    return Err(StoreError::Damaged { path: name(), line, offset: offset as u64, reason });
-                }
-                torn = Some(TornTail { offset: offset as u64, line, reason });
-                break;
-            }
+}
+
+impl Store for JsonlStore {
+    fn open(&self, id: &str) -> Result<store::Opened, StoreError> {
+        Ok(JsonlLog::open(&self.dir, id)?.boxed())
+    }
+
+    fn raw(&self, id: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        let path = session_path(&self.dir, id)?;
+        match std::fs::read(&path) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(io_error(&path, "read")(error)),
         }
-        offset += end.map_or(rest.len(), |end| end + 1);
-        line += 1;
     }
-    Ok(Contents { header, events, torn })
-}
 
-fn parse_line(line: &[u8], expected_seq: u64) -> Result<Event, String> {
-    let event: Event = serde_json::from_slice(line).map_err(|error| format!("the line is not an event: {error}"))?;
-    if event.seq == expected_seq {
-        Ok(event)
-    } else {
-        Err(format!("its seq is {}, where {expected_seq} was expected", event.seq))
+    fn list(&self) -> Result<Vec<Listed>, StoreError> {
+        let entries = match std::fs::read_dir(&self.dir) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(io_error(&self.dir, "read")(error)),
+        };
+        let mut listed = Vec::new();
+        for entry in entries {
+            let path = entry.map_err(io_error(&self.dir, "read"))?.path();
+            let Some(id) = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".jsonl")) else { continue };
+            if record::check_id(id).is_err() {
+                continue;
+            }
+            let modified = path.metadata().and_then(|metadata| metadata.modified()).unwrap_or(UNIX_EPOCH);
+            let modified_ms = modified.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+            listed.push(Listed { id: id.to_owned(), modified_ms });
+        }
+        listed.sort_by(|a, b| a.id.cmp(&b.id));
+        Ok(listed)
+    }
+
+    fn name_of(&self, id: &str) -> String {
+        self.dir.join(format!("{id}.jsonl")).display().to_string()
     }
 }
 
@@ -149,29 +97,27 @@ pub struct JsonlLog {
     id: String,
     /// Absent until the first append.
     file: Option<Arc<File>>,
+    /// The length that the file has unless something else writes it.
     len: u64,
-    unsynced: Arc<AtomicBool>,
-    directory_synced: bool,
-}
-
-/// What [`JsonlLog::open`] found.
-pub struct Opened {
-    pub log: JsonlLog,
-    pub state: SessionState,
-    /// What was cut from the end of the file.
-    pub torn: Option<TornTail>,
+    sync: Arc<SharedSync>,
+    /// The directory's entry of the file is new, and survives a crash only when the directory is flushed too.
+    entry_is_new: bool,
+    _lease: Lease,
 }
 
 impl JsonlLog {
-    /// A session that has no file yet. Nothing is written before the first event.
+    /// A session that has no file yet. Nothing of it is written before the first event. Errors: another process is
+    /// about to write it, or the directory cannot be written.
     pub fn create(dir: &Path, id: &str) -> Result<JsonlLog, StoreError> {
+        let path = session_path(dir, id)?;
         Ok(JsonlLog {
-            path: session_path(dir, id)?,
+            _lease: Lease::take(dir, id, &path.display().to_string())?,
+            path,
             id: id.to_owned(),
             file: None,
             len: 0,
-            unsynced: Arc::new(AtomicBool::new(false)),
-            directory_synced: false,
+            sync: Arc::default(),
+            entry_is_new: false,
         })
     }
 
@@ -183,7 +129,7 @@ impl JsonlLog {
         let mut file = match open_options().open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(Opened { log, state: SessionState::default(), torn: None });
+                return Ok(Opened::empty(log));
             }
             Err(error) => return Err(open_error(&path, error)),
         };
@@ -194,21 +140,19 @@ impl JsonlLog {
             // A crash during the very first write: no record of it was ever acknowledged.
             file.set_len(0).map_err(io_error(&path, "cut"))?;
             std::fs::remove_file(&path).map_err(io_error(&path, "removed"))?;
-            return Ok(Opened { log, state: SessionState::default(), torn: None });
+            return Ok(Opened::empty(log));
         }
-        let contents = parse(&path, &bytes)?;
+        let contents = record::parse(&path.display().to_string(), &bytes)?;
+        if let Some(damage) = contents.damage {
+            return Err(StoreError::damaged(path.display().to_string(), damage));
+        }
         log.len = contents.torn.as_ref().map_or(bytes.len() as u64, |torn| torn.offset);
         if contents.torn.is_some() {
             file.set_len(log.len).and_then(|()| file.sync_all()).map_err(io_error(&path, "cut"))?;
         }
         file.seek(SeekFrom::Start(log.len)).map_err(io_error(&path, "read"))?;
-        let mut state = SessionState::default();
-        for event in &contents.events {
-            state.apply(event.time, &event.body);
-        }
         log.file = Some(Arc::new(file));
-        log.directory_synced = true;
-        Ok(Opened { log, state, torn: contents.torn })
+        Ok(Opened { log, state: SessionState::of(&contents.events), torn: contents.torn })
     }
 
     /// The session's file, which exists once the first event has been written.
@@ -217,21 +161,12 @@ impl JsonlLog {
     }
 
     fn create_file(&mut self, created_at: u64) -> Result<Arc<File>, StoreError> {
-        if let Some(dir) = self.path.parent() {
-            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error(dir, "created"))?;
-        }
         let file = open_options().create_new(true).open(&self.path).map_err(|error| open_error(&self.path, error))?;
         lock(&self.path, &file)?;
         let file = Arc::new(file);
         self.file = Some(file.clone());
-        let header = FileHeader {
-            r#type: HeaderType::Session,
-            version: FORMAT_VERSION,
-            id: self.id.clone(),
-            created_at,
-            dialect: Dialect::ClosedStep,
-        };
-        self.write_line(&file, &header)?;
+        self.entry_is_new = true;
+        self.write_line(&file, &FileHeader::new(&self.id, created_at))?;
         Ok(file)
     }
 
@@ -242,6 +177,7 @@ impl JsonlLog {
             source: error.into(),
         })?;
         line.push(b'\n');
+        self.check_tail(file)?;
         if let Err(write) = file.write_all(&line) {
             let path = self.path.display().to_string();
             // What stands of the half-written line is taken back, so that the log stays readable.
@@ -251,7 +187,21 @@ impl JsonlLog {
             };
         }
         self.len += line.len() as u64;
-        self.unsynced.store(true, Ordering::Release);
+        self.sync.wrote();
+        Ok(())
+    }
+
+    /// The file is still there, and ends where this writer left it.
+    fn check_tail(&self, file: &File) -> Result<(), StoreError> {
+        let path = || self.path.display().to_string();
+        let metadata = file.metadata().map_err(io_error(&self.path, "read"))?;
+        if metadata.nlink() == 0 {
+            return Err(StoreError::Vanished { path: path() });
+        }
+        if metadata.len() != self.len {
+            let found = format!("its length is {} bytes", metadata.len());
+            return Err(StoreError::Stale { path: path(), expected: self.len, found });
+        }
         Ok(())
     }
 }
@@ -270,14 +220,14 @@ fn open_error(path: &Path, error: io::Error) -> StoreError {
     }
 }
 
-/// The operating system drops the lock when its owner dies.
+/// Beside the lease, so that a writer whose lock file was removed by hand keeps others out all the same.
 fn lock(path: &Path, file: &File) -> Result<(), StoreError> {
     if !file.metadata().map_err(io_error(path, "read"))?.is_file() {
         return Err(StoreError::NotAFile { path: path.display().to_string() });
     }
     match flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(()),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(StoreError::Locked { path: path.display().to_string() }),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(StoreError::Locked { path: path.display().to_string(), by: None }),
         Err(error) => Err(io_error(path, "locked")(error.into())),
     }
 }
@@ -292,31 +242,21 @@ impl Log for JsonlLog {
     }
 
     fn durable(&mut self) -> BoxFuture<'static, Result<(), StoreError>> {
-        let (Some(file), true) = (self.file.clone(), self.unsynced.swap(false, Ordering::AcqRel)) else {
-            return Box::pin(std::future::ready(Ok(())));
-        };
+        let Some(file) = self.file.clone() else { return Box::pin(std::future::ready(Ok(()))) };
         let path = self.path.clone();
-        // A new file survives a crash only when its directory's entry does.
-        let directory =
-            (!std::mem::replace(&mut self.directory_synced, true)).then(|| path.parent().map(Path::to_owned)).flatten();
-        Box::pin(async move {
-            let shown = path.clone();
-            let synced = tokio::task::spawn_blocking(move || {
-                file.sync_data()?;
-                if let Some(directory) = directory {
-                    File::open(directory)?.sync_all()?;
-                }
-                Ok(())
-            });
-            synced.await.unwrap_or_else(|join| Err(io::Error::other(join))).map_err(io_error(&shown, "flushed to disk"))
-        })
+        let directory = self.entry_is_new.then(|| path.parent().map(Path::to_owned)).flatten();
+        let flushed = self.sync.flushed(move || {
+            file.sync_data()?;
+            directory.as_deref().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
+        });
+        Box::pin(async move { flushed.await.map_err(io_error(&path, "flushed to disk")) })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journal::event::{StepEnd, StepRef, TurnEnd, TurnEndReason, TurnStart};
+    use crate::journal::event::{Body, StepEnd, StepRef, TurnEnd, TurnEndReason, TurnStart};
     use std::os::unix::fs::PermissionsExt;
 
     fn turn(turn: u64) -> Vec<Body> {
@@ -345,9 +285,11 @@ mod tests {
     fn nothing_is_written_before_the_first_event_and_the_file_is_private() {
         let dir = tempfile::tempdir().unwrap();
         let log = JsonlLog::create(dir.path(), "s").unwrap();
-        assert!(!log.path().exists());
+        let path = log.path().to_owned();
+        assert!(!path.exists());
+        drop(log);
         write_session(dir.path(), turn(1));
-        let mode = std::fs::metadata(log.path()).unwrap().permissions().mode();
+        let mode = std::fs::metadata(path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
     }
 
@@ -423,5 +365,50 @@ mod tests {
             assert!(session_path(Path::new("/s"), id).is_err(), "{id:?}");
         }
         assert!(session_path(Path::new("/s"), "2026-01-01_a.b").is_ok());
+    }
+
+    #[test]
+    fn a_writer_whose_file_grew_or_vanished_fails_without_damage() {
+        let dir = tempfile::tempdir().unwrap();
+        let events = write_session(dir.path(), turn(1));
+        let path = dir.path().join("s.jsonl");
+        let next = Event { seq: 4, ..events[0].clone() };
+        let mut log = JsonlLog::open(dir.path(), "s").unwrap().log;
+        let before = std::fs::read(&path).unwrap();
+        std::fs::write(&path, [&before[..], b"{}\n"].concat()).unwrap();
+        assert!(matches!(log.write(&next), Err(StoreError::Stale { .. })));
+        assert_eq!(std::fs::read(&path).unwrap().len(), before.len() + 3, "nothing was added");
+        std::fs::remove_file(&path).unwrap();
+        assert!(matches!(log.write(&next), Err(StoreError::Vanished { .. })));
+        assert!(!path.exists());
+    }
+
+    /// Runs itself as a child whose files may not grow beyond one block, with the signal for that ignored.
+    #[test]
+    fn a_full_disk_is_a_clear_error_and_leaves_nothing_torn() {
+        const CHILD: &str = "RETAKE_TEST_FULL_DISK";
+        if let Some(dir) = std::env::var_os(CHILD) {
+            let mut log = JsonlLog::create(Path::new(&dir), "s").unwrap();
+            let error = (0..).find_map(|seq| {
+                let body = Body::StepStart(StepRef { turn: 1, step: 1 });
+                log.write(&Event { seq, time: 5, body, source_event_seqs: None }).err()
+            });
+            let sentence = error.unwrap().to_string();
+            assert!(sentence.contains("s.jsonl could not be written: File too large"), "{sentence}");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let name = "journal::jsonl::tests::a_full_disk_is_a_clear_error_and_leaves_nothing_torn";
+        let child = std::process::Command::new("sh")
+            .args(["-c", "trap '' XFSZ; ulimit -f 1; exec \"$0\" --exact \"$1\""])
+            .arg(std::env::current_exe().unwrap())
+            .arg(name)
+            .env(CHILD, dir.path())
+            .output()
+            .unwrap();
+        assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
+        let contents = read(&dir.path().join("s.jsonl")).unwrap();
+        assert_eq!(contents.torn, None);
+        assert!(contents.events.len() > 2);
     }
 }

@@ -6,16 +6,24 @@
 pub mod event;
 pub mod invariants;
 pub mod jsonl;
+mod lease;
 pub mod number;
+pub mod projection;
+pub mod record;
+pub mod sqlite;
 pub mod state;
 pub mod store;
+#[cfg(test)]
+mod store_tests;
+mod sync;
 pub mod verify;
 
 pub use event::{Body, Event};
 pub use invariants::Violation;
-pub use jsonl::JsonlLog;
+pub use jsonl::{JsonlLog, JsonlStore};
+pub use sqlite::SqliteStore;
 pub use state::SessionState;
-pub use store::{Log, MemoryLog, StoreError};
+pub use store::{Log, MemoryLog, Store, StoreError};
 
 use crate::env::Clock;
 use parking_lot::Mutex;

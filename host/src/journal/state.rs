@@ -1,7 +1,7 @@
 //! What a session's events add up to: a pure fold, so that a state rebuilt from a file equals the state that was
 //! watched live. Surface, budgets and pending waits are read from here and from nowhere else.
 
-use super::event::{Body, ExecutorRef, Header, HeaderConfig, Retry, SCHEDULING_NOTE, TurnEndReason};
+use super::event::{Body, Event, ExecutorRef, Header, HeaderConfig, Retry, SCHEDULING_NOTE, TurnEndReason};
 use crate::llm::{Failure, FailureCode, Message, Role};
 use std::collections::{HashMap, HashSet};
 
@@ -14,6 +14,8 @@ pub struct SessionState {
     pub last_turn: u64,
     /// The newest turn is not closed.
     pub turn_open: bool,
+    /// The newest turn ended so that the next one repeats it, and no next one has begun.
+    pub to_repeat: Option<u64>,
     /// The newest step of the open turn.
     pub step: Option<StepState>,
     /// The header that the newest request was made with.
@@ -86,6 +88,15 @@ pub struct FailedRequest {
 }
 
 impl SessionState {
+    /// The sum of a whole record.
+    pub fn of(events: &[Event]) -> SessionState {
+        let mut state = SessionState::default();
+        for event in events {
+            state.apply(event.time, &event.body);
+        }
+        state
+    }
+
     /// The newest started retry of this provider and key since the last success or prompt.
     pub fn last_retry(&self, provider: &str, policy_key: &str) -> Option<(&str, u64)> {
         // A recovery knows a handful of chains at most, so that a scan is cheaper than an owned key.
@@ -122,6 +133,7 @@ impl SessionState {
             Body::TurnStart(start) => {
                 self.last_turn = start.turn;
                 self.turn_open = true;
+                self.to_repeat = None;
                 self.step = None;
                 self.live = None;
                 if start.retry_of.is_none() {
@@ -186,7 +198,9 @@ impl SessionState {
                 self.turn_open = false;
                 self.step = None;
                 self.live = None;
-                if !matches!(end.reason, TurnEndReason::Retry) {
+                if matches!(end.reason, TurnEndReason::Retry) {
+                    self.to_repeat = Some(end.turn);
+                } else {
                     self.started.clear();
                 }
             }

@@ -96,7 +96,7 @@ fn body_hints(body: &Value, now: f64, found: &mut Vec<Hint>) {
         let seconds = match delay {
             Value::String(text) => text.trim().strip_suffix('s').and_then(decimal),
             Value::Object(_) => {
-                let part = |key: &str| delay.get(key).map_or(Some(0.0), |part| number(part));
+                let part = |key: &str| delay.get(key).map_or(Some(0.0), number);
                 part("seconds").zip(part("nanos")).map(|(seconds, nanos)| seconds + nanos / 1e9)
             }
             _ => None,

@@ -1,12 +1,16 @@
 //! `retake journal show`: a session as people read it.
 
-use super::source::Source;
+use super::{
+    source::Source,
+    when::{span, utc},
+};
 use crate::{
     cli::{
         Exit,
         stdout::{print, print_line},
     },
-    journal::{Body, Event, SessionState, event::TurnEndReason, jsonl::Contents},
+    env::{Clock, SystemClock},
+    journal::{Body, Event, SessionState, event::TurnEndReason, projection::RetryView, record::Contents},
     profile::Home,
 };
 use clap::Args;
@@ -34,6 +38,10 @@ pub(super) fn run(home: &Home, args: &ShowArgs) -> anyhow::Result<Exit> {
         None => Source::newest(home)?,
     };
     let contents = source.read()?;
+    if let Some(damage) = &contents.damage {
+        let (line, offset, reason) = (damage.line, damage.offset, &damage.reason);
+        eprintln!("{} is damaged at line {line} (byte {offset}): {reason}. What follows is left out.", source.name());
+    }
     if args.json {
         for (_, event) in of_turn(&contents, args.turn) {
             print_line(&serde_json::to_string(event)?)?;
@@ -83,24 +91,34 @@ fn timeline(contents: &Contents, wanted: Option<u64>, chunks: bool) -> String {
             torn.line, torn.offset, torn.reason
         );
     }
-    text.push_str(&pending(contents));
+    text.push_str(&pending(contents, SystemClock.wall_ms()));
     text
 }
 
 /// What the session is waiting for, if anything.
-fn pending(contents: &Contents) -> String {
-    let mut state = SessionState::default();
-    for event in &contents.events {
-        state.apply(event.time, &event.body);
+fn pending(contents: &Contents, now_ms: u64) -> String {
+    let id = &contents.header.id;
+    let state = SessionState::of(&contents.events);
+    if let Some(row) = RetryView::of(&contents.events).waiting() {
+        let by = row.executor.as_ref().map_or_else(String::new, |by| format!(", scheduled by {}", by.id));
+        let due = match row.remaining_ms(now_ms) {
+            0 => format!("was due at {}", utc(row.due_at)),
+            left => format!("is due at {} (in {})", utc(row.due_at), span(left)),
+        };
+        return format!(
+            "Pending: retry {} of turn {} to {}{by}, {due}. Go on with: retake run --resume {id}\n",
+            row.count(),
+            row.turn,
+            row.provider
+        );
     }
-    match state.pending_retry() {
-        Some(live) => format!(
-            "Pending: retry {} of turn {} was scheduled with a wait of {} ms and has not started.\n",
-            live.record.retry, live.record.turn, live.record.delay_ms
-        ),
-        None if state.turn_open => format!("Turn {} is open.\n", state.last_turn),
-        None => String::new(),
+    if state.current_retry().is_some_and(|live| live.started) || state.to_repeat.is_some() {
+        return format!(
+            "Pending: turn {} is to be repeated at once. Go on with: retake run --resume {id}\n",
+            state.last_turn
+        );
     }
+    if state.turn_open { format!("Turn {} is open.\n", state.last_turn) } else { String::new() }
 }
 
 fn describe(body: &Body) -> String {

@@ -1,56 +1,118 @@
-//! Which session a command is about: a file's path, or the id of one in the home.
+//! Which session a command is about: a file's path, or the id of one in a store of the home.
 
 use crate::{
     journal::{
-        jsonl::{self, Contents},
-        verify::{Report, verify_file},
+        JsonlStore, SqliteStore, Store, StoreError,
+        jsonl::session_path,
+        record::{self, Contents},
+        verify::{Report, verify_bytes},
     },
     profile::Home,
 };
 use anyhow::Context;
-use std::path::PathBuf;
+use std::{path::PathBuf, rc::Rc};
 
 /// A session's record, found.
-pub(super) struct Source(PathBuf);
+pub(super) enum Source {
+    File(PathBuf),
+    Stored { store: Rc<dyn Store>, id: String, modified_ms: u64 },
+}
+
+/// The stores of a home.
+fn stores(home: &Home) -> [Rc<dyn Store>; 2] {
+    let dir = home.sessions_dir();
+    [Rc::new(JsonlStore::new(&dir)), Rc::new(SqliteStore::new(&dir))]
+}
 
 impl Source {
     /// `name` is a session's id, or a path when it ends in `.jsonl` or has a separator.
     pub fn find(home: &Home, name: &str) -> anyhow::Result<Source> {
         if name.ends_with(".jsonl") || name.contains(std::path::is_separator) {
-            return Ok(Source(PathBuf::from(name)));
+            return Ok(Source::File(PathBuf::from(name)));
         }
-        let sessions = home.sessions_dir();
-        let path = jsonl::session_path(&sessions, name)?;
-        anyhow::ensure!(path.exists(), "There is no session \"{name}\" in {}.", sessions.display());
-        Ok(Source(path))
+        session_path(&home.sessions_dir(), name)?;
+        for store in stores(home) {
+            if let Some(found) = store.list()?.into_iter().find(|listed| listed.id == name) {
+                return Ok(Source::Stored { store, id: found.id, modified_ms: found.modified_ms });
+            }
+        }
+        anyhow::bail!("There is no session \"{name}\" in {}.", home.sessions_dir().display())
     }
 
-    /// Every session of the home, by name.
+    /// Every session of the home, by store and id, and what kept a whole store from being read.
+    pub fn listed(home: &Home) -> (Vec<Source>, Vec<StoreError>) {
+        let (mut sources, mut errors) = (Vec::new(), Vec::new());
+        for store in stores(home) {
+            match store.list() {
+                Ok(listed) => sources.extend(listed.into_iter().map(|listed| Source::Stored {
+                    store: store.clone(),
+                    id: listed.id,
+                    modified_ms: listed.modified_ms,
+                })),
+                Err(error) => errors.push(error),
+            }
+        }
+        (sources, errors)
+    }
+
+    /// Every session of the home. Errors: there is none, or a store cannot be read.
     pub fn all(home: &Home) -> anyhow::Result<Vec<Source>> {
-        let sessions = home.sessions_dir();
-        let none = || format!("There are no sessions in {} yet; `retake demo` makes one.", sessions.display());
-        let mut paths: Vec<_> = std::fs::read_dir(&sessions)
-            .with_context(none)?
-            .filter_map(Result::ok)
-            .map(|entry| entry.path())
-            .filter(|path| path.extension().is_some_and(|extension| extension == "jsonl"))
-            .collect();
-        anyhow::ensure!(!paths.is_empty(), none());
-        paths.sort();
-        Ok(paths.into_iter().map(Source).collect())
+        let (sources, errors) = Source::listed(home);
+        if let Some(error) = errors.into_iter().next() {
+            return Err(error.into());
+        }
+        anyhow::ensure!(
+            !sources.is_empty(),
+            "There are no sessions in {} yet; `retake demo` makes one.",
+            home.sessions_dir().display()
+        );
+        Ok(sources)
     }
 
     /// The session that was written to last.
     pub fn newest(home: &Home) -> anyhow::Result<Source> {
-        let modified = |source: &Source| source.0.metadata().and_then(|metadata| metadata.modified()).ok();
-        Source::all(home)?.into_iter().max_by_key(modified).context("There are no sessions yet.")
+        Source::all(home)?.into_iter().max_by_key(Source::modified_ms).context("There are no sessions yet.")
+    }
+
+    /// When it was last written, in milliseconds since the Unix epoch.
+    pub fn modified_ms(&self) -> u64 {
+        match self {
+            Source::File(_) => 0,
+            Source::Stored { modified_ms, .. } => *modified_ms,
+        }
+    }
+
+    /// What people call it.
+    pub fn name(&self) -> String {
+        match self {
+            Source::File(path) => path.display().to_string(),
+            Source::Stored { store, id, .. } => store.name_of(id),
+        }
+    }
+
+    /// Its id, as its store knows it.
+    pub fn id(&self) -> String {
+        match self {
+            Source::File(path) => path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+            Source::Stored { id, .. } => id.clone(),
+        }
+    }
+
+    /// The record as bytes.
+    pub fn raw(&self) -> anyhow::Result<Vec<u8>> {
+        match self {
+            Source::File(path) => std::fs::read(path).with_context(|| format!("{} could not be read", path.display())),
+            Source::Stored { store, id, .. } => {
+                store.raw(id)?.with_context(|| format!("{} has been removed.", self.name()))
+            }
+        }
     }
 
     pub fn read(&self) -> anyhow::Result<Contents> {
-        Ok(jsonl::read(&self.0)?)
+        Ok(record::parse(&self.name(), &self.raw()?)?)
     }
 
     pub fn verify(&self) -> anyhow::Result<Report> {
-        Ok(verify_file(&self.0)?)
+        Ok(verify_bytes(&self.name(), &self.raw()?))
     }
 }

@@ -1,0 +1,39 @@
+//! `retake journal export`: a session's record as lines of JSON, up to its damage, from whatever store keeps it.
+
+use super::source::Source;
+use crate::{cli::Exit, profile::Home};
+use anyhow::Context;
+use clap::Args;
+use std::io::Write;
+
+#[derive(Args, Debug)]
+#[command(after_help = "Exit status: 0 the whole record, 1 what stands before the damage.")]
+pub(in crate::cli) struct ExportArgs {
+    /// A session's id, or the path of a journal file [default: the newest session].
+    #[arg(value_name = "SESSION")]
+    session: Option<String>,
+}
+
+pub(super) fn run(home: &Home, args: &ExportArgs) -> anyhow::Result<Exit> {
+    let source = match &args.session {
+        Some(name) => Source::find(home, name)?,
+        None => Source::newest(home)?,
+    };
+    let raw = source.raw()?;
+    let contents = crate::journal::record::parse(&source.name(), &raw)?;
+    let cut = contents.damage.as_ref().or(contents.torn.as_ref());
+    let end = cut.map_or(raw.len(), |cut| cut.offset as usize);
+    // Bytes, not events: what a newer version wrote, and marked as ignorable, goes through unchanged.
+    std::io::stdout().lock().write_all(&raw[..end]).context("the record could not be printed")?;
+    if let Some(cut) = cut {
+        let left = raw.len() - end;
+        eprintln!(
+            "{}: {left} bytes from line {} (byte {}) on were left out: {}.",
+            source.name(),
+            cut.line,
+            cut.offset,
+            cut.reason
+        );
+    }
+    Ok(if contents.damage.is_some() { Exit::Failed } else { Exit::Completed })
+}

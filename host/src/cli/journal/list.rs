@@ -1,0 +1,190 @@
+//! `retake journal list`: every session with its state. One that is damaged hides no other.
+
+use super::{
+    source::Source,
+    when::{span, utc},
+};
+use crate::{
+    cli::Exit,
+    env::{Clock, SystemClock},
+    journal::{SessionState, projection::RetryView, record::Contents},
+    profile::Home,
+};
+use clap::Args;
+use serde::Serialize;
+
+#[derive(Args, Debug)]
+pub(in crate::cli) struct ListArgs {
+    /// Print one line of JSON a session.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a session does, as far as its record tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum State {
+    /// A retry is scheduled and has not started.
+    Waiting,
+    /// A turn is open, or is to be repeated.
+    Open,
+    Done,
+    Damaged,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Row {
+    id: String,
+    path: String,
+    state: State,
+    /// Milliseconds since the Unix epoch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    created_at: Option<u64>,
+    turns: u64,
+    last_activity: u64,
+    /// The wait, or why it cannot be read.
+    detail: String,
+}
+
+pub(super) fn run(home: &Home, args: &ListArgs) -> anyhow::Result<Exit> {
+    let (sources, errors) = Source::listed(home);
+    let now = SystemClock.wall_ms();
+    let mut rows: Vec<_> = sources.iter().map(|source| row(source, now)).collect();
+    rows.sort_by_key(|row| std::cmp::Reverse(row.last_activity));
+    if args.json {
+        for row in &rows {
+            println!("{}", serde_json::to_string(row)?);
+        }
+    } else if rows.is_empty() && errors.is_empty() {
+        eprintln!("There are no sessions in {} yet; `retake demo` makes one.", home.sessions_dir().display());
+    } else {
+        print!("{}", table(&rows));
+    }
+    for error in &errors {
+        eprintln!("error: {error}");
+    }
+    Ok(if errors.is_empty() { Exit::Completed } else { Exit::Failed })
+}
+
+fn row(source: &Source, now_ms: u64) -> Row {
+    match source.read() {
+        Ok(contents) => readable(source, &contents, now_ms),
+        Err(error) => Row {
+            id: source.id(),
+            path: source.name(),
+            state: State::Damaged,
+            created_at: None,
+            turns: 0,
+            last_activity: source.modified_ms(),
+            detail: format!("{error:#}"),
+        },
+    }
+}
+
+fn readable(source: &Source, contents: &Contents, now_ms: u64) -> Row {
+    let session = SessionState::of(&contents.events);
+    let (state, detail) = if let Some(damage) = &contents.damage {
+        let place = format!("{}: line {} (byte {}): {}", source.name(), damage.line, damage.offset, damage.reason);
+        (State::Damaged, place)
+    } else if let Some(row) = RetryView::of(&contents.events).waiting() {
+        let due = match row.remaining_ms(now_ms) {
+            0 => format!("due since {}", utc(row.due_at)),
+            left => format!("due in {}", span(left)),
+        };
+        (State::Waiting, format!("retry {} of {} {due}", row.count(), row.provider))
+    } else if let Some(turn) = session.to_repeat {
+        (State::Open, format!("turn {turn} is to be repeated"))
+    } else if session.turn_open {
+        (State::Open, format!("turn {}", session.last_turn))
+    } else {
+        (State::Done, String::new())
+    };
+    Row {
+        id: source.id(),
+        path: source.name(),
+        state,
+        created_at: Some(contents.header.created_at),
+        turns: session.last_turn,
+        last_activity: contents.events.last().map_or(contents.header.created_at, |event| event.time),
+        detail,
+    }
+}
+
+fn table(rows: &[Row]) -> String {
+    let width = rows.iter().map(|row| row.id.len()).max().unwrap_or(0).max("SESSION".len());
+    let mut text =
+        format!("{:<width$}  {:<20}  {:>5}  {:<20}  {}\n", "SESSION", "CREATED", "TURNS", "LAST ACTIVITY", "STATE");
+    for row in rows {
+        let state = match row.state {
+            State::Waiting => "waiting",
+            State::Open => "open",
+            State::Done => "done",
+            State::Damaged => "damaged",
+        };
+        let separator = if row.detail.is_empty() { "" } else { ": " };
+        text.push_str(&format!(
+            "{:<width$}  {:<20}  {:>5}  {:<20}  {state}{separator}{}\n",
+            row.id,
+            row.created_at.map_or_else(|| "-".to_owned(), utc),
+            row.turns,
+            utc(row.last_activity),
+            row.detail
+        ));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::{
+        Body, Event, JsonlStore, SqliteStore, Store,
+        event::{TurnEnd, TurnEndReason, TurnStart},
+    };
+
+    fn write(store: &dyn Store, id: &str, reason: Option<TurnEndReason>) {
+        let start = Body::TurnStart(TurnStart { turn: 1, retry_of: None });
+        let end = reason.map(|reason| Body::TurnEnd(TurnEnd { turn: 1, reason }));
+        let mut log = store.open(id).unwrap().log;
+        for (seq, body) in std::iter::once(start).chain(end).enumerate() {
+            let seq = seq as u64;
+            log.write(&Event { seq, time: 1_000 + seq, body, source_event_seqs: None }).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_damaged_session_hides_no_other_and_tells_where_and_why() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::new(dir.path());
+        let sessions = home.sessions_dir();
+        let files = JsonlStore::new(&sessions);
+        write(&files, "done", Some(TurnEndReason::Completed));
+        write(&files, "open", None);
+        write(&files, "repeat", Some(TurnEndReason::Retry));
+        write(&SqliteStore::new(&sessions), "kept-in-sqlite", Some(TurnEndReason::Completed));
+        write(&files, "cut", Some(TurnEndReason::Completed));
+        let cut = sessions.join("cut.jsonl");
+        let text = std::fs::read_to_string(&cut).unwrap().replacen("\"seq\":0", "\"seq\":5", 1);
+        std::fs::write(&cut, text).unwrap();
+        std::fs::write(sessions.join("noise.jsonl"), [0x28, 0xb5, 0x2f, 0xfd, 1, 2, 3]).unwrap();
+        let (sources, errors) = Source::listed(&home);
+        assert!(errors.is_empty());
+        let rows: Vec<_> = sources.iter().map(|source| row(source, 2_000)).collect();
+        let states: Vec<_> = rows.iter().map(|row| (row.id.as_str(), row.state)).collect();
+        assert_eq!(
+            states,
+            [
+                ("cut", State::Damaged),
+                ("done", State::Done),
+                ("noise", State::Damaged),
+                ("open", State::Open),
+                ("repeat", State::Open),
+                ("kept-in-sqlite", State::Done),
+            ]
+        );
+        assert!(rows[0].detail.contains("cut.jsonl: line 2 (byte"), "{}", rows[0].detail);
+        assert!(rows[2].detail.contains("noise.jsonl is not a session"), "{}", rows[2].detail);
+        assert!(table(&rows).lines().count() == 7);
+    }
+}

@@ -1,0 +1,192 @@
+//! The SQLite store: one database, `sessions.db`, for many sessions.
+//!
+//! What it keeps of each event is the line that the JSONL store would write, so that both are read by the same code.
+//! Durable appends of many sessions share one commit: see `writer`.
+
+mod schema;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use super::{
+    event::Event,
+    lease::Lease,
+    record::{self, FileHeader},
+    state::SessionState,
+    store::{Listed, Log, Opened, Store, StoreError},
+};
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use rusqlite::{Connection, OptionalExtension};
+use schema::database_error;
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::Ordering, mpsc},
+};
+use writer::{Append, Fate, Job, Writer};
+
+/// The database's name in the directory of sessions.
+pub const FILE_NAME: &str = "sessions.db";
+
+/// A database of sessions. Its writer begins with the first session that is opened for writing.
+pub struct SqliteStore {
+    dir: PathBuf,
+    path: PathBuf,
+    writer: Mutex<Option<Arc<Writer>>>,
+}
+
+impl SqliteStore {
+    /// The store in `dir`. Nothing is created or opened yet.
+    pub fn new(dir: &Path) -> SqliteStore {
+        SqliteStore { dir: dir.to_owned(), path: dir.join(FILE_NAME), writer: Mutex::new(None) }
+    }
+
+    /// How many transactions this process has committed to the store: far fewer than there were durable appends, when
+    /// many sessions write at once.
+    pub fn commits(&self) -> u64 {
+        self.writer.lock().as_ref().map_or(0, |writer| writer.commits.load(Ordering::Relaxed))
+    }
+
+    fn writer(&self) -> Result<Arc<Writer>, StoreError> {
+        let mut writer = self.writer.lock();
+        if let Some(writer) = &*writer {
+            return Ok(writer.clone());
+        }
+        let connection = schema::open_for_writing(&self.path)?;
+        let started = Arc::new(Writer::start(self.path.clone(), connection)?);
+        *writer = Some(started.clone());
+        Ok(started)
+    }
+
+    fn raw_of(&self, connection: &Connection, id: &str) -> rusqlite::Result<Option<Vec<u8>>> {
+        let found = connection
+            .query_row("SELECT key, created_at FROM sessions WHERE id = ?1", [id], |row| {
+                Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?))
+            })
+            .optional()?;
+        let Some((key, created_at)) = found else { return Ok(None) };
+        let header = serde_json::to_vec(&FileHeader::new(id, created_at.max(0) as u64));
+        let mut bytes = header.map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
+        bytes.push(b'\n');
+        let mut rows = connection.prepare("SELECT line FROM events WHERE session = ?1 ORDER BY seq")?;
+        let mut rows = rows.query([key])?;
+        while let Some(row) = rows.next()? {
+            // A row that holds a line break would pass for two; as a break inside a text it is told as damage.
+            bytes.extend(row.get_ref(0)?.as_bytes()?.iter().map(|&byte| if byte == b'\n' { b' ' } else { byte }));
+            bytes.push(b'\n');
+        }
+        Ok(Some(bytes))
+    }
+
+    fn reading<T>(&self, read: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<Option<T>, StoreError> {
+        let Some(connection) = schema::open_for_reading(&self.path)? else { return Ok(None) };
+        read(&connection).map(Some).map_err(database_error(&self.path, "read"))
+    }
+}
+
+impl Store for SqliteStore {
+    fn open(&self, id: &str) -> Result<Opened, StoreError> {
+        record::check_id(id)?;
+        let name = self.name_of(id);
+        let lease = Lease::take(&self.dir, id, &name)?;
+        let writer = self.writer()?;
+        let mut opened =
+            Opened::empty(SqliteLog { session: id.into(), next_seq: 0, writer, fate: Arc::default(), _lease: lease });
+        let mut connection = schema::open_for_writing(&self.path)?;
+        let raw = self.raw_of(&connection, id).map_err(database_error(&self.path, "read"))?;
+        let Some(raw) = raw else { return Ok(opened.boxed()) };
+        let contents = record::parse(&name, &raw)?;
+        if let Some(damage) = contents.damage {
+            return Err(StoreError::damaged(name, damage));
+        }
+        let next_seq = contents.events.len() as u64;
+        let tail = connection
+            .query_row("SELECT tail FROM sessions WHERE id = ?1", [id], |row| row.get::<_, i64>(0))
+            .map_err(database_error(&self.path, "read"))? as u64;
+        if contents.torn.is_some() || tail != next_seq {
+            writer::cut(&self.path, &mut connection, id, next_seq, tail)?;
+        }
+        opened.log.next_seq = next_seq;
+        opened.state = SessionState::of(&contents.events);
+        opened.torn = contents.torn;
+        Ok(opened.boxed())
+    }
+
+    fn raw(&self, id: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        record::check_id(id)?;
+        Ok(self.reading(|connection| self.raw_of(connection, id))?.flatten())
+    }
+
+    fn list(&self) -> Result<Vec<Listed>, StoreError> {
+        let listed = self.reading(|connection| {
+            let mut rows = connection.prepare(
+                "SELECT id, coalesce((SELECT max(time) FROM events WHERE session = key), created_at) FROM sessions ORDER BY id",
+            )?;
+            let listed = rows.query_map([], |row| {
+                Ok(Listed { id: row.get(0)?, modified_ms: row.get::<_, i64>(1)?.max(0) as u64 })
+            })?;
+            listed.collect()
+        })?;
+        Ok(listed.unwrap_or_default())
+    }
+
+    fn name_of(&self, id: &str) -> String {
+        format!("{} (session {id})", self.path.display())
+    }
+}
+
+/// One session of a database, open for writing.
+pub struct SqliteLog {
+    session: Arc<str>,
+    next_seq: u64,
+    writer: Arc<Writer>,
+    fate: Arc<Fate>,
+    _lease: Lease,
+}
+
+impl Log for SqliteLog {
+    fn write(&mut self, event: &Event) -> Result<(), StoreError> {
+        if let Some(error) = self.fate.error() {
+            return Err(error);
+        }
+        let line = serde_json::to_string(event).map_err(|error| StoreError::Io {
+            path: self.session.to_string(),
+            action: "encoded",
+            source: error.into(),
+        })?;
+        self.writer.queue(Job::Append(Append {
+            session: self.session.clone(),
+            seq: self.next_seq,
+            kind: event.body.type_name().to_owned(),
+            time: event.time,
+            line,
+            fate: self.fate.clone(),
+        }));
+        self.next_seq += 1;
+        Ok(())
+    }
+
+    fn durable(&mut self) -> BoxFuture<'static, Result<(), StoreError>> {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let done = Box::new(move |result| {
+            // Whoever asked may be gone.
+            let _ = sender.send(result);
+        });
+        self.writer.queue(Job::Barrier { fate: self.fate.clone(), done });
+        Box::pin(async move {
+            receiver.await.unwrap_or_else(|_| Err(StoreError::Failed("Its writer thread has ended.".into())))
+        })
+    }
+}
+
+impl Drop for SqliteLog {
+    fn drop(&mut self) {
+        // The lease goes only when everything is written: its next holder reads the session's end.
+        let (sender, receiver) = mpsc::channel();
+        let done = Box::new(move |_| {
+            let _ = sender.send(());
+        });
+        self.writer.queue(Job::Barrier { fate: self.fate.clone(), done });
+        let _ = receiver.recv();
+    }
+}

@@ -1,0 +1,148 @@
+use super::*;
+use crate::journal::event::{Body, StepRef, TurnEnd, TurnEndReason, TurnStart};
+
+fn event(seq: u64, body: Body) -> Event {
+    Event { seq, time: seq, body, source_event_seqs: None }
+}
+
+fn start(seq: u64) -> Event {
+    event(seq, Body::TurnStart(TurnStart { turn: 1, retry_of: None }))
+}
+
+fn end(seq: u64) -> Event {
+    event(seq, Body::TurnEnd(TurnEnd { turn: 1, reason: TurnEndReason::Completed }))
+}
+
+fn step(seq: u64) -> Event {
+    event(seq, Body::StepStart(StepRef { turn: 1, step: 1 }))
+}
+
+/// A connection as a stranger would open it.
+fn raw_connection(dir: &Path) -> Connection {
+    Connection::open(dir.join(FILE_NAME)).unwrap()
+}
+
+fn written(dir: &Path, events: &[Event]) -> SqliteStore {
+    let store = SqliteStore::new(dir);
+    let mut opened = store.open("s").unwrap();
+    for event in events {
+        opened.log.write(event).unwrap();
+    }
+    store
+}
+
+#[tokio::test]
+async fn durable_appends_of_many_sessions_share_commits() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = SqliteStore::new(dir.path());
+    let mut logs: Vec<_> = (0..100).map(|n| store.open(&format!("s{n}")).unwrap().log).collect();
+    let before = store.commits();
+    // Another transaction holds the database, so that everything queues behind it.
+    let mut other = raw_connection(dir.path());
+    let held = other.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).unwrap();
+    let mut waits = Vec::new();
+    for log in &mut logs {
+        log.write(&start(0)).unwrap();
+        waits.push(log.durable());
+    }
+    held.commit().unwrap();
+    for wait in waits {
+        wait.await.unwrap();
+    }
+    let commits = store.commits() - before;
+    assert!((1..=5).contains(&commits), "{commits} commits for 100 sessions");
+    assert_eq!(store.list().unwrap().len(), 100);
+}
+
+#[tokio::test]
+async fn a_writer_with_a_stale_idea_of_the_end_fails_without_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = written(dir.path(), &[start(0)]);
+    let mut opened = store.open("s").unwrap();
+    raw_connection(dir.path())
+        .execute_batch(
+            r#"UPDATE sessions SET tail = 2;
+               INSERT INTO events VALUES (1, 1, 'step/start', 1, '{"type":"step/start","seq":1,"time":1,"data":{"turn":1,"step":1}}');"#,
+        )
+        .unwrap();
+    opened.log.write(&end(1)).unwrap();
+    let error = opened.log.durable().await.unwrap_err();
+    assert!(matches!(error, StoreError::Stale { expected: 1, .. }), "{error}");
+    assert!(matches!(opened.log.write(&end(2)), Err(StoreError::Stale { .. })));
+    drop(opened);
+    assert_eq!(store.read("s").unwrap().events, [start(0), step(1)]);
+}
+
+#[tokio::test]
+async fn a_full_disk_is_a_clear_error_and_leaves_nothing_torn() {
+    let dir = tempfile::tempdir().unwrap();
+    written(dir.path(), &[start(0)]);
+    let connection = schema::open_for_writing(&dir.path().join(FILE_NAME)).unwrap();
+    let pages: i64 = connection.pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
+    connection.pragma_update_and_check(None, "max_page_count", pages, |row| row.get::<_, i64>(0)).unwrap();
+    let store = SqliteStore::new(dir.path());
+    *store.writer.lock() = Some(Arc::new(Writer::start(store.path.clone(), connection).unwrap()));
+    let mut opened = store.open("s").unwrap();
+    let long = Body::ExecutorNote(crate::journal::event::ExecutorNote {
+        id: "e".into(),
+        digest: "d".into(),
+        kind: "k".into(),
+        data: serde_json::json!("x".repeat(1 << 20)),
+    });
+    opened.log.write(&event(1, long)).unwrap();
+    let error = opened.log.durable().await.unwrap_err().to_string();
+    assert!(error.contains("could not be written") && error.contains("full"), "{error}");
+    assert!(opened.log.write(&step(2)).is_err(), "nothing follows what was lost");
+    drop(opened);
+    let contents = store.read("s").unwrap();
+    assert_eq!((contents.events, contents.torn), (vec![start(0)], None));
+}
+
+#[test]
+fn an_unreadable_row_at_the_end_is_taken_off_and_one_before_a_closed_turn_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = written(dir.path(), &[start(0), step(1)]);
+    raw_connection(dir.path()).execute("UPDATE events SET line = 'torn' WHERE seq = 1", []).unwrap();
+    assert_eq!(store.read("s").unwrap().torn.unwrap().line, 3);
+    let opened = store.open("s").unwrap();
+    assert_eq!((opened.state.next_seq, opened.torn.unwrap().line), (1, 3));
+    drop(opened.log);
+    assert_eq!(store.read("s").unwrap().events, [start(0)]);
+
+    let dir = tempfile::tempdir().unwrap();
+    let store = written(dir.path(), &[start(0), end(1)]);
+    raw_connection(dir.path()).execute("UPDATE events SET line = 'bad' WHERE seq = 0", []).unwrap();
+    match store.open("s") {
+        Err(StoreError::Damaged { line: 2, path, .. }) => assert!(path.ends_with("sessions.db (session s)"), "{path}"),
+        other => panic!("{:?}", other.err()),
+    }
+}
+
+#[test]
+fn a_database_that_is_not_a_store_is_refused_with_the_reason() {
+    for (spoil, part) in [
+        ("PRAGMA application_id = 7", "application id is 0x7"),
+        ("PRAGMA user_version = 9", "version 9"),
+        ("DROP TABLE events; CREATE TABLE events (session, seq, type, time, line)", "1 of its 2 tables"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let store = written(dir.path(), &[start(0)]);
+        drop(store);
+        raw_connection(dir.path()).execute_batch(spoil).unwrap();
+        let store = SqliteStore::new(dir.path());
+        for error in [store.open("s").err().unwrap(), store.list().unwrap_err()] {
+            assert!(error.to_string().contains(part), "{error}");
+        }
+    }
+}
+
+#[test]
+fn the_settings_that_durability_rests_on_are_in_force() {
+    let dir = tempfile::tempdir().unwrap();
+    let connection = schema::open_for_writing(&dir.path().join(FILE_NAME)).unwrap();
+    let text = |pragma: &str| connection.pragma_query_value(None, pragma, |row| row.get::<_, String>(0)).unwrap();
+    let number = |pragma: &str| connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0)).unwrap();
+    assert_eq!(text("journal_mode"), "wal");
+    assert_eq!((number("synchronous"), number("foreign_keys"), number("trusted_schema")), (2, 1, 0));
+    assert_eq!(number("busy_timeout"), schema::BUSY_TIMEOUT.as_millis() as i64);
+}

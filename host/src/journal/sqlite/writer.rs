@@ -1,0 +1,226 @@
+//! The one thread that writes the database: whatever sessions have queued goes into one transaction.
+//!
+//! An append waits a little for company; a barrier does not, and is answered when the transaction that holds
+//! everything before it is on disk. Each event is written only where its session's tail is the one that the writer of
+//! that session believes in, so that one with a stale idea of it fails without damage.
+
+use super::schema::database_error;
+use crate::journal::store::StoreError;
+use parking_lot::Mutex;
+use rusqlite::{Connection, Transaction, TransactionBehavior, params};
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+/// How long an event waits for others before its transaction, when nobody asks for it to be durable.
+const WRITE_BEHIND: Duration = Duration::from_millis(200);
+/// The most events of one transaction, so that no barrier waits for an endless one.
+const MOST_A_COMMIT: usize = 4_096;
+
+/// One event on its way to the database.
+pub(super) struct Append {
+    pub session: Arc<str>,
+    pub seq: u64,
+    pub kind: String,
+    pub time: u64,
+    pub line: String,
+    pub fate: Arc<Fate>,
+}
+
+pub(super) enum Job {
+    Append(Append),
+    /// Everything queued before this is to be on disk before the answer.
+    Barrier {
+        fate: Arc<Fate>,
+        done: Box<dyn FnOnce(Result<(), StoreError>) + Send>,
+    },
+}
+
+/// Why a session's log takes no more events, once it failed.
+#[derive(Default)]
+pub(super) struct Fate(Mutex<Option<Failed>>);
+
+#[derive(Clone)]
+enum Failed {
+    Stale { path: String, seq: u64, tail: Option<u64> },
+    Database { path: String, reason: String },
+}
+
+impl Fate {
+    /// The failure, if there was one.
+    pub fn error(&self) -> Option<StoreError> {
+        self.0.lock().clone().map(|failed| match failed {
+            Failed::Stale { path, seq, tail } => StoreError::Stale {
+                path,
+                expected: seq,
+                found: tail.map_or_else(|| "there is no such session".into(), |tail| format!("it ends before {tail}")),
+            },
+            Failed::Database { path, reason } => StoreError::Database { path, action: "written", reason },
+        })
+    }
+
+    fn has_failed(&self) -> bool {
+        self.0.lock().is_some()
+    }
+
+    fn fail(&self, failed: Failed) {
+        self.0.lock().get_or_insert(failed);
+    }
+}
+
+/// The thread, and the queue to it. Dropping it writes what is queued and ends the thread.
+pub(super) struct Writer {
+    jobs: Option<Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+    /// How many transactions have been committed.
+    pub commits: Arc<AtomicU64>,
+}
+
+impl Writer {
+    /// Starts the thread over `connection`. Errors: the system gives no thread.
+    pub fn start(path: PathBuf, connection: Connection) -> Result<Writer, StoreError> {
+        let (jobs, queue) = channel();
+        let commits = Arc::new(AtomicU64::new(0));
+        let counted = commits.clone();
+        let shown = path.display().to_string();
+        let thread = std::thread::Builder::new()
+            .name("journal-writer".into())
+            .spawn(move || write_all(&path, connection, &queue, &counted))
+            .map_err(|source| StoreError::Io { path: shown, action: "given a writer thread", source })?;
+        Ok(Writer { jobs: Some(jobs), thread: Some(thread), commits })
+    }
+
+    /// Queues a job. Does nothing when the thread is gone, which no barrier outlives: its answer is then dropped.
+    pub fn queue(&self, job: Job) {
+        if let Some(jobs) = &self.jobs {
+            let _ = jobs.send(job);
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has been told by its own message.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn write_all(path: &Path, mut connection: Connection, queue: &Receiver<Job>, commits: &AtomicU64) {
+    while let Some(batch) = next_batch(queue) {
+        let mut barriers = Vec::new();
+        let mut appends = Vec::new();
+        for job in batch {
+            match job {
+                Job::Append(append) => appends.push(append),
+                Job::Barrier { fate, done } => barriers.push((fate, done)),
+            }
+        }
+        if !appends.is_empty() {
+            match commit(path, &mut connection, &appends) {
+                Ok(()) => {
+                    commits.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(error) => {
+                    // Nothing of the transaction is in the database, so that each of its sessions ends here.
+                    for append in &appends {
+                        append
+                            .fate
+                            .fail(Failed::Database { path: path.display().to_string(), reason: error.to_string() });
+                    }
+                }
+            }
+        }
+        for (fate, done) in barriers {
+            done(fate.error().map_or(Ok(()), Err));
+        }
+    }
+}
+
+/// Everything that is queued, or `None` when nobody queues any more.
+fn next_batch(queue: &Receiver<Job>) -> Option<Vec<Job>> {
+    let mut batch = vec![queue.recv().ok()?];
+    let due = Instant::now() + WRITE_BEHIND;
+    let mut hurry = matches!(batch[0], Job::Barrier { .. });
+    while batch.len() < MOST_A_COMMIT {
+        let wait = if hurry { Duration::ZERO } else { due.saturating_duration_since(Instant::now()) };
+        match queue.recv_timeout(wait) {
+            Ok(job) => {
+                hurry |= matches!(job, Job::Barrier { .. });
+                batch.push(job);
+            }
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    Some(batch)
+}
+
+fn commit(path: &Path, connection: &mut Connection, appends: &[Append]) -> rusqlite::Result<()> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    for append in appends.iter().filter(|append| !append.fate.has_failed()) {
+        if !claim_tail(&transaction, append)? {
+            let tail = transaction
+                .query_row("SELECT tail FROM sessions WHERE id = ?1", [&*append.session], |row| row.get::<_, i64>(0))
+                .ok();
+            append.fate.fail(Failed::Stale {
+                path: format!("{} (session {})", path.display(), append.session),
+                seq: append.seq,
+                tail: tail.map(|tail| tail as u64),
+            });
+            continue;
+        }
+        transaction
+            .prepare_cached(
+                "INSERT INTO events (session, seq, type, time, line)
+                 SELECT key, ?2, ?3, ?4, ?5 FROM sessions WHERE id = ?1",
+            )?
+            .execute(params![&*append.session, append.seq as i64, append.kind, append.time as i64, append.line])?;
+    }
+    transaction.commit()
+}
+
+/// Moves the session's tail over the event, where it is the expected one; the first event begins the session.
+fn claim_tail(transaction: &Transaction<'_>, append: &Append) -> rusqlite::Result<bool> {
+    let changed = if append.seq == 0 {
+        transaction
+            .prepare_cached("INSERT INTO sessions (id, created_at, tail) VALUES (?1, ?2, 1) ON CONFLICT DO NOTHING")?
+            .execute(params![&*append.session, append.time as i64])?
+    } else {
+        transaction
+            .prepare_cached("UPDATE sessions SET tail = tail + 1 WHERE id = ?1 AND tail = ?2")?
+            .execute(params![&*append.session, append.seq as i64])?
+    };
+    Ok(changed == 1)
+}
+
+/// Takes a torn end off: the rows from `from`, where the session still ends at `tail`.
+pub(super) fn cut(path: &Path, connection: &mut Connection, id: &str, from: u64, tail: u64) -> Result<(), StoreError> {
+    let failed = database_error(path, "cut");
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(&failed)?;
+    let moved = transaction
+        .execute("UPDATE sessions SET tail = ?2 WHERE id = ?1 AND tail = ?3", params![id, from as i64, tail as i64])
+        .map_err(&failed)?;
+    if moved != 1 {
+        return Err(StoreError::Stale {
+            path: format!("{} (session {id})", path.display()),
+            expected: tail,
+            found: "it has grown meanwhile".into(),
+        });
+    }
+    transaction
+        .execute(
+            "DELETE FROM events WHERE session = (SELECT key FROM sessions WHERE id = ?1) AND seq >= ?2",
+            params![id, from as i64],
+        )
+        .map_err(&failed)?;
+    transaction.commit().map_err(&failed)
+}

@@ -1,0 +1,260 @@
+//! What every store must do, run on each of them, and a comparison of the two over random histories.
+
+use super::{
+    Body, Event, JsonlStore, SessionState, SqliteStore, Store, StoreError,
+    event::{AssistantChunk, ExecutorNote, StepEnd, StepRef, TurnEnd, TurnEndReason, TurnStart},
+};
+use crate::llm::Chunk;
+use std::path::Path;
+
+fn both(check: impl Fn(&dyn Fn() -> Box<dyn Store>, &Path)) {
+    let dir = tempfile::tempdir().unwrap();
+    check(&|| Box::new(JsonlStore::new(dir.path())), dir.path());
+    let dir = tempfile::tempdir().unwrap();
+    check(&|| Box::new(SqliteStore::new(dir.path())), dir.path());
+}
+
+fn turn(turn: u64) -> Vec<Body> {
+    vec![
+        Body::TurnStart(TurnStart { turn, retry_of: None }),
+        Body::StepStart(StepRef { turn, step: 1 }),
+        Body::AssistantChunk(AssistantChunk {
+            turn,
+            step: 1,
+            chunk: Chunk::TextDelta { index: 0, text: "line\u{2028}break \"quoted\" \n \0".into() },
+        }),
+        Body::StepEnd(StepEnd { turn, step: 1, failure: None }),
+        Body::TurnEnd(TurnEnd { turn, reason: TurnEndReason::Completed }),
+    ]
+}
+
+fn numbered(from: u64, bodies: Vec<Body>) -> Vec<Event> {
+    (from..).zip(bodies).map(|(seq, body)| Event { seq, time: 1_000 + seq, body, source_event_seqs: None }).collect()
+}
+
+fn write(store: &dyn Store, id: &str, events: &[Event]) {
+    let mut opened = store.open(id).unwrap();
+    for event in events {
+        opened.log.write(event).unwrap();
+    }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().build().unwrap()
+}
+
+#[test]
+fn nothing_is_kept_of_a_session_before_its_first_event() {
+    both(|store, _| {
+        let store = store();
+        drop(store.open("s").unwrap());
+        assert_eq!(store.list().unwrap(), []);
+        assert!(matches!(store.read("s"), Err(StoreError::Missing { .. })));
+    });
+}
+
+#[test]
+fn what_was_written_is_read_back_and_gone_on_with() {
+    both(|new, _| {
+        let store = new();
+        let mut events = numbered(0, turn(1));
+        write(&*store, "s", &events);
+        let more = numbered(5, turn(2));
+        let mut opened = store.open("s").unwrap();
+        assert_eq!(opened.state, SessionState::of(&events));
+        for event in &more {
+            opened.log.write(event).unwrap();
+        }
+        runtime().block_on(opened.log.durable()).unwrap();
+        events.extend(more);
+        // Another process would see it, while this one still writes.
+        let contents = new().read("s").unwrap();
+        assert_eq!(contents.events, events);
+        assert_eq!((contents.header.id.as_str(), contents.header.created_at), ("s", 1_000));
+        assert_eq!((contents.torn, contents.damage), (None, None));
+    });
+}
+
+#[test]
+fn sessions_are_listed_by_id_and_each_stands_for_itself() {
+    both(|store, _| {
+        let store = store();
+        write(&*store, "b", &numbered(0, turn(1)));
+        write(&*store, "a.2", &numbered(0, turn(1)[..1].to_vec()));
+        let ids: Vec<_> = store.list().unwrap().into_iter().map(|listed| listed.id).collect();
+        assert_eq!(ids, ["a.2", "b"]);
+        assert_eq!(store.read("a.2").unwrap().events.len(), 1);
+        assert_eq!(store.read("b").unwrap().events.len(), 5);
+    });
+}
+
+#[test]
+fn a_second_writer_is_refused_and_told_who_writes_and_reads_all_the_same() {
+    both(|store, _| {
+        let (first, second) = (store(), store());
+        let mut opened = first.open("s").unwrap();
+        match second.open("s") {
+            Err(StoreError::Locked { by, .. }) => assert_eq!(by, Some(std::process::id())),
+            other => panic!("{:?}", other.err()),
+        }
+        for event in numbered(0, turn(1)) {
+            opened.log.write(&event).unwrap();
+        }
+        runtime().block_on(opened.log.durable()).unwrap();
+        assert_eq!(second.read("s").unwrap().events.len(), 5);
+        assert!(second.open("t").is_ok(), "another session is free");
+        drop(opened);
+        assert!(second.open("s").is_ok());
+    });
+}
+
+#[test]
+fn a_name_that_could_leave_the_directory_is_refused() {
+    both(|store, _| {
+        for id in ["", "../x", "a/b", ".hidden", "a b"] {
+            assert!(matches!(store().open(id), Err(StoreError::SessionId(_))), "{id:?}");
+            assert!(matches!(store().raw(id), Err(StoreError::SessionId(_))), "{id:?}");
+        }
+    });
+}
+
+/// Root may write anywhere that is no file system of the kernel's own.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_directory_that_cannot_be_written_is_a_clear_error() {
+    for store in [&JsonlStore::new(Path::new("/proc/sys")) as &dyn Store, &SqliteStore::new(Path::new("/proc/sys"))] {
+        match store.open("s") {
+            Err(error @ StoreError::Io { .. }) => assert!(error.to_string().contains("/proc/sys"), "{error}"),
+            other => panic!("{:?}", other.err()),
+        }
+    }
+}
+
+#[test]
+fn nothing_is_written_through_a_symbolic_link() {
+    both(|store, dir| {
+        let outside = tempfile::tempdir().unwrap();
+        let target = outside.path().join("target");
+        std::fs::write(&target, "").unwrap();
+        for name in ["s.jsonl", super::sqlite::FILE_NAME] {
+            std::os::unix::fs::symlink(&target, dir.join(name)).unwrap();
+        }
+        assert!(matches!(store().open("s"), Err(StoreError::NotAFile { .. })));
+        assert_eq!(std::fs::read(&target).unwrap(), b"");
+    });
+}
+
+#[test]
+fn files_are_private() {
+    use std::os::unix::fs::PermissionsExt;
+    both(|store, dir| {
+        write(&*store(), "s", &numbered(0, turn(1)));
+        let _open = store().open("s").unwrap();
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let entry = entry.unwrap();
+            let mode = entry.metadata().unwrap().permissions().mode();
+            assert_eq!(mode & 0o077, 0, "{}", entry.path().display());
+        }
+    });
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    /// Opens the session again, as a new process would.
+    Reopen,
+    Append(Body),
+    Flush,
+    Read,
+}
+
+mod differential {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn body() -> impl Strategy<Value = Body> {
+        prop_oneof![
+            (1..4_u64, any::<Option<u64>>()).prop_map(|(turn, retry_of)| Body::TurnStart(TurnStart { turn, retry_of })),
+            (any::<u64>(), ".{0,20}").prop_map(|(turn, text)| Body::AssistantChunk(AssistantChunk {
+                turn,
+                step: 1,
+                chunk: Chunk::TextDelta { index: 0, text },
+            })),
+            ("[a-z]{0,3}", any::<f64>().prop_filter("finite", |f| f.is_finite())).prop_map(|(id, number)| {
+                Body::ExecutorNote(ExecutorNote {
+                    digest: String::new(),
+                    kind: "n".into(),
+                    data: serde_json::json!([id, number]),
+                    id,
+                })
+            }),
+            (1..4_u64).prop_map(|turn| Body::TurnEnd(TurnEnd { turn, reason: TurnEndReason::Aborted })),
+        ]
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        prop_oneof![
+            1 => Just(Op::Reopen),
+            8 => body().prop_map(Op::Append),
+            1 => Just(Op::Flush),
+            1 => Just(Op::Read),
+        ]
+    }
+
+    /// What a history of operations on three sessions shows of a store.
+    fn play(new: &dyn Fn() -> Box<dyn Store>, ops: &[(usize, Op)]) -> Vec<String> {
+        let runtime = runtime();
+        let mut store = new();
+        let ids = ["a", "b", "c"];
+        let mut open = ids.map(|_| None);
+        let mut next = [0_u64; 3];
+        let mut seen = Vec::new();
+        for (session, op) in ops {
+            let (id, session) = (ids[*session], *session);
+            match op {
+                Op::Reopen => {
+                    open[session] = None;
+                    store = new();
+                    let opened = store.open(id).unwrap();
+                    seen.push(format!("{:?}", opened.state));
+                    open[session] = Some(opened.log);
+                }
+                Op::Append(body) => {
+                    let log = open[session].get_or_insert_with(|| store.open(id).unwrap().log);
+                    let seq = next[session];
+                    next[session] += 1;
+                    log.write(&Event { seq, time: seq, body: body.clone(), source_event_seqs: Some(vec![seq]) })
+                        .unwrap();
+                }
+                Op::Flush => {
+                    if let Some(log) = &mut open[session] {
+                        runtime.block_on(log.durable()).unwrap();
+                    }
+                }
+                Op::Read => {
+                    if let Some(log) = &mut open[session] {
+                        runtime.block_on(log.durable()).unwrap();
+                    }
+                    let raw = store.raw(id).unwrap().map(|raw| String::from_utf8(raw).unwrap());
+                    seen.push(format!("{raw:?}"));
+                }
+            }
+        }
+        drop(open);
+        seen.extend(ids.iter().map(|id| format!("{:?}", store.raw(id).unwrap())));
+        seen.extend(store.list().unwrap().into_iter().map(|listed| listed.id));
+        seen
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+        #[test]
+        fn both_stores_show_the_same_bytes_after_any_history(
+            ops in proptest::collection::vec((0..3_usize, op()), 1..60)
+        ) {
+            let (files, database) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+            let jsonl = play(&|| Box::new(JsonlStore::new(files.path())), &ops);
+            let sqlite = play(&|| Box::new(SqliteStore::new(database.path())), &ops);
+            prop_assert_eq!(jsonl, sqlite);
+        }
+    }
+}
