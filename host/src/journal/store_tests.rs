@@ -222,7 +222,7 @@ mod differential {
                     let log = open[session].get_or_insert_with(|| store.open(id).unwrap().log);
                     let seq = next[session];
                     next[session] += 1;
-                    log.write(&Event { seq, time: seq, body: body.clone(), source_event_seqs: Some(vec![seq]) })
+                    log.write(&Event { seq, time: seq, body: (**body).clone(), source_event_seqs: Some(vec![seq]) })
                         .unwrap();
                 }
                 Op::Flush => {
