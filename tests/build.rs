@@ -1,5 +1,5 @@
-//! Builds the guests of the tests from their source, into `OUT_DIR`: `misbehave.wasm` and `wasi_user.wasm`; and makes one
-//! test of every file in `cases/`, so that a case is added by adding a file.
+//! Builds the guests of the tests from their source, into `OUT_DIR`: `misbehave.wasm` and `wasi_user.wasm`; and makes
+//! one test of every file in `cases/`, so that a case is added by adding a file.
 //!
 //! Like the host's own build script it installs nothing, and touches no network.
 
@@ -25,10 +25,10 @@ fn build() -> Result<(), Box<dyn Error>> {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
     let out_dir = env::var_os("OUT_DIR").ok_or("OUT_DIR is not set; this script is run by cargo.")?;
     let out_dir = Path::new(&out_dir);
-    fs::write(out_dir.join("cases.rs"), cases(&tests.join("cases"))?)?;
     for changing in ["../wit", "../Cargo.lock", "guests", "cases"] {
         println!("cargo::rerun-if-changed={}", tests.join(changing).display());
     }
+    fs::write(out_dir.join("cases.rs"), cases(&tests.join("cases"))?)?;
     let toolchain = Toolchain::find()?;
     let target_dir = guest_target_dir(out_dir);
     for guest in GUESTS {
@@ -39,25 +39,24 @@ fn build() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// One test for each case of a directory.
+/// The source of one test for each case.
 fn cases(dir: &Path) -> Result<String, Box<dyn Error>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
-        if path.extension().is_none_or(|extension| extension != "yml") {
-            continue;
+        if path.extension().is_some_and(|extension| extension == "yml") {
+            let name = path.file_stem().and_then(|name| name.to_str()).ok_or("a case has a name that is not UTF-8")?;
+            if !name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_') {
+                return Err(format!("the case {name:?} must be named in small letters, digits and `_`").into());
+            }
+            names.push(name.to_owned());
         }
-        let name = path.file_stem().and_then(|name| name.to_str()).ok_or("a case has a name that is not UTF-8")?;
-        if !name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_') {
-            return Err(format!("the case {name:?} must be named in small letters, digits and `_`").into());
-        }
-        names.push(name.to_owned());
     }
     names.sort();
     let test = |name: &String| {
-        let path = dir.join(format!("{name}.yml"));
         format!(
-            "#[tokio::test(flavor = \"multi_thread\", worker_threads = 2)]\nasync fn {name}() {{\n    replay({name:?}, include_str!({path:?})).await;\n}}\n"
+            "#[tokio::test(flavor = \"multi_thread\", worker_threads = 2)]\nasync fn {name}() {{\n    replay({name:?}, include_str!({:?})).await;\n}}\n",
+            dir.join(format!("{name}.yml"))
         )
     };
     Ok(names.iter().map(test).collect())

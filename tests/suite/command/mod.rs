@@ -95,7 +95,11 @@ impl Home {
     /// The paths of all journals.
     fn journals(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.path("sessions")).into_iter().flatten();
-        entries.map(|entry| entry.unwrap().path()).collect()
+        entries
+            .map(|entry| entry.unwrap().path())
+            // Beside a journal lies the lock of its writer.
+            .filter(|path| path.extension().is_some_and(|extension| extension == "jsonl"))
+            .collect()
     }
 
     /// The events of the home's one session; every line of the file must be complete.
