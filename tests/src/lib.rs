@@ -1,4 +1,8 @@
 //! A world for tests in three lines: a scripted adapter, a memory journal, a chain of executors, a paused clock.
+//! Beside it, [`wire`]: the same over real sockets and files; and [`guests`]: components that misbehave.
+
+pub mod guests;
+pub mod wire;
 
 use futures_util::{StreamExt, future::BoxFuture, stream::BoxStream};
 use parking_lot::Mutex;
@@ -18,6 +22,7 @@ use serde_json::Value;
 use std::{
     collections::VecDeque,
     sync::{Arc, OnceLock},
+    time::Duration,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -254,4 +259,18 @@ impl retake::env::Entropy for Samples {
         static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         format!("00000000-0000-4000-8000-{:012}", NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
     }
+}
+
+/// Makes up to five attempts, and returns what the first one gave that took less than `limit` by its own measure. The
+/// work of other processes, or the disk, may hold up an attempt of a test in real time, but not each of them.
+pub async fn within<T>(limit: Duration, attempt: impl AsyncFn() -> (Duration, T)) -> T {
+    let mut times = Vec::new();
+    for _ in 0..5 {
+        let (took, result) = attempt().await;
+        if took < limit {
+            return result;
+        }
+        times.push(took);
+    }
+    panic!("it took longer than {limit:?} every time: {times:?}");
 }

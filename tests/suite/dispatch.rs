@@ -122,7 +122,7 @@ async fn an_unhandled_failure_ends_the_turn_with_the_original_failure() {
     assert_eq!(failure, with_status(FailureCode::Server, 503));
     assert!(sentence.starts_with("mock failed 1 request in 0.0 s (503)."), "{sentence}");
     let Some(Body::TurnEnd(end)) = world.events().last().map(|event| event.body.clone()) else { panic!() };
-    assert_eq!(end.reason, TurnEndReason::Error { error: failure });
+    assert_eq!(end.reason, TurnEndReason::Error { error: Box::new(failure) });
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,5 +1,8 @@
 //! Tests that cross modules, in one binary, so that wasmtime is linked once.
 
+mod command;
 mod dispatch;
+mod guests;
 mod official;
 mod swap;
+mod wire;

@@ -106,7 +106,7 @@ async fn jitter_spreads_the_delays_and_the_third_failure_ends_the_turn() {
     assert_eq!(world.delays(), [450.0, 1100.0]);
     assert_eq!(adapter.count(), 3);
     let Some(Body::TurnEnd(end)) = world.events().last().map(|event| event.body.clone()) else { panic!() };
-    assert_eq!(end.reason, TurnEndReason::Error { error: failure(FailureCode::Timeout) });
+    assert_eq!(end.reason, TurnEndReason::Error { error: Box::new(failure(FailureCode::Timeout)) });
 }
 
 #[tokio::test(start_paused = true)]

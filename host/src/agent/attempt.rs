@@ -25,18 +25,17 @@ pub(super) const ONLY_STEP: u64 = 1;
 
 /// How a step went. It is still open.
 pub(super) enum Attempted {
-    Answered {
-        text: String,
-        usage: Option<Usage>,
-        max_tokens: bool,
-    },
-    /// With the policy of the registration that served the call, if one did.
-    Failed {
-        target: Target,
-        policy: Option<RetryPolicy>,
-        failure: Failure,
-    },
+    Answered { text: String, usage: Option<Usage>, max_tokens: bool },
+    Failed(Box<FailedAttempt>),
     Cancelled,
+}
+
+/// A failed request.
+pub(super) struct FailedAttempt {
+    pub target: Target,
+    /// The policy of the registration that served the call, if one did.
+    pub policy: Option<RetryPolicy>,
+    pub failure: Failure,
 }
 
 /// Opens the turn's step and makes its request.
@@ -101,11 +100,11 @@ pub(super) async fn run(
         }
         Some(FinishReason::Error { failure } | FinishReason::Aborted { failure }) => {
             session.last_failure = Some(failure.clone());
-            Ok(Attempted::Failed { target, policy, failure })
+            Ok(Attempted::Failed(Box::new(FailedAttempt { target, policy, failure })))
         }
         None => {
             let failure = Failure::new(FailureCode::Unknown, "The provider's stream ended without a reason.");
-            Ok(Attempted::Failed { target, policy, failure })
+            Ok(Attempted::Failed(Box::new(FailedAttempt { target, policy, failure })))
         }
     }
 }

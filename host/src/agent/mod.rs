@@ -22,10 +22,10 @@ use crate::{
         Body, JournalError,
         event::{StepEnd, TurnEnd, TurnEndReason, TurnStart, UserMessage, UserRole, UserSource},
     },
-    llm::{Block, Failure, RetryPolicy, route::Registry},
+    llm::{Block, Failure, route::Registry},
     waterfall::{FailedStep, Recovered, RecoveryContext, Waterfall, recover},
 };
-use attempt::Attempted;
+use attempt::{Attempted, FailedAttempt};
 use session::Unfinished;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
@@ -89,7 +89,8 @@ impl Agent {
             Some(Unfinished::Undecided { turn, target, failure }) => {
                 let policy = self.routes.policy(&target.provider).map(|policy| (*policy).clone());
                 session.last_failure = Some(failure.clone());
-                match self.decide(session, turn, target, policy, failure, cancel).await? {
+                let attempt = FailedAttempt { target, policy, failure };
+                match self.decide(session, turn, attempt, cancel).await? {
                     Some(outcome) => return Ok(Some(outcome)),
                     None => turn,
                 }
@@ -119,9 +120,9 @@ impl Agent {
                     end_turn(session, turn, TurnEndReason::Aborted).await?;
                     Some(TurnOutcome::Cancelled)
                 }
-                Attempted::Failed { target, policy, failure } => {
-                    close_step(session, turn, Some(failure.clone()))?;
-                    self.decide(session, turn, target, policy, failure, cancel).await?
+                Attempted::Failed(failed) => {
+                    close_step(session, turn, Some(failed.failure.clone()))?;
+                    self.decide(session, turn, *failed, cancel).await?
                 }
             };
             match outcome {
@@ -136,11 +137,10 @@ impl Agent {
         &self,
         session: &Session,
         turn: u64,
-        target: Target,
-        policy: Option<RetryPolicy>,
-        failure: Failure,
+        failed: FailedAttempt,
         cancel: &CancellationToken,
     ) -> Result<Option<TurnOutcome>, JournalError> {
+        let FailedAttempt { target, policy, failure } = failed;
         let context = Arc::new(RecoveryContext {
             journal: session.journal.clone(),
             env: self.env.clone(),
@@ -167,7 +167,7 @@ impl Agent {
             Recovered::Unhandled => {
                 let sentence =
                     session.journal.with_state(|state| failure_sentence(state, &failure, self.env.clock.wall_ms()));
-                end_turn(session, turn, TurnEndReason::Error { error: failure.clone() }).await?;
+                end_turn(session, turn, TurnEndReason::Error { error: Box::new(failure.clone()) }).await?;
                 Ok(Some(TurnOutcome::Failed { failure, sentence }))
             }
             Recovered::Journal(error) => Err(error),

@@ -87,15 +87,13 @@ mod tests {
     #[test]
     fn a_final_failure_says_who_failed_how_often_how_long_and_why() {
         let failed = |code, status| FailedRequest { provider: "deepseek".into(), code, status };
-        let state = SessionState {
-            prompt_time: 1_000,
-            failures: vec![
-                failed(FailureCode::Server, Some(503)),
-                failed(FailureCode::Transport, Some(200)),
-                failed(FailureCode::Server, Some(503)),
-            ],
-            ..SessionState::default()
-        };
+        let mut state = SessionState::default();
+        state.failures.extend([
+            failed(FailureCode::Server, Some(503)),
+            failed(FailureCode::Transport, Some(200)),
+            failed(FailureCode::Server, Some(503)),
+        ]);
+        state.prompt_time = 1_000;
         let last = Failure { status: Some(503), ..Failure::new(FailureCode::Server, "overloaded.") };
         assert_eq!(
             failure_sentence(&state, &last, 42_000),

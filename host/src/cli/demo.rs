@@ -4,6 +4,7 @@
 use super::{
     Exit, Global,
     run::{start_host, watch_host},
+    stdout::print_line,
     terminal::{WaitLine, chain_text, observe},
 };
 use crate::{
@@ -145,7 +146,10 @@ impl Demo {
 fn report(outcome: TurnOutcome) -> Option<Exit> {
     match outcome {
         TurnOutcome::Answered { text, .. } => {
-            println!("{text}");
+            if let Err(error) = print_line(&text) {
+                eprintln!("error: {error:#}");
+                return Some(Exit::Failed);
+            }
             None
         }
         TurnOutcome::Failed { sentence, .. } => {

@@ -10,6 +10,7 @@ mod journal;
 mod plugin;
 mod profile;
 mod run;
+mod stdout;
 mod terminal;
 
 use crate::profile::Home;
@@ -113,7 +114,13 @@ pub fn main() -> ExitCode {
             return Exit::Usage.into();
         }
     };
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        // Colours are for eyes, not for files.
+        .with_ansi(console::colors_enabled_stderr())
+        .without_time()
+        .init();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -127,10 +134,19 @@ pub fn main() -> ExitCode {
     match exit {
         Ok(exit) => exit.into(),
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", told(&error));
             Exit::Usage.into()
         }
     }
+}
+
+/// An error and its causes, without those that an outer sentence tells already.
+fn told(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |text, cause| match text.as_str() {
+        "" => cause,
+        outer if outer.contains(cause.trim_end_matches('.')) => text,
+        outer => format!("{}: {cause}", outer.trim_end_matches('.')),
+    })
 }
 
 async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
@@ -142,5 +158,19 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Plugin(command) => plugin::run(&cli.global, command).await,
         Command::Dev(args) => dev::run(&cli.global, args).await,
         Command::Journal(command) => journal::run(&cli.global, command).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_that_the_sentence_names_is_not_told_twice() {
+        let cause = || std::io::Error::other("disk on fire");
+        let named = anyhow::Error::new(cause()).context("s.jsonl could not be opened: disk on fire.");
+        assert_eq!(told(&named), "s.jsonl could not be opened: disk on fire.");
+        let unnamed = anyhow::Error::new(cause()).context("s.jsonl could not be opened.");
+        assert_eq!(told(&unnamed), "s.jsonl could not be opened: disk on fire");
     }
 }

@@ -1,6 +1,9 @@
 //! `retake plugin`: build an executor, and say what a component is.
 
-use super::{Exit, Global};
+use super::{
+    Exit, Global,
+    stdout::{print, print_line},
+};
 use crate::wasm::{Inspection, Runtime, RuntimeConfig};
 use anyhow::Context;
 use clap::{Args, Subcommand};
@@ -58,9 +61,9 @@ async fn inspect(global: &Global, args: InspectArgs) -> anyhow::Result<Exit> {
     let runtime = Runtime::new(RuntimeConfig { cache_dir, ..RuntimeConfig::default() })?;
     let inspection: Inspection = runtime.inspect(bytes).await;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&inspection)?);
+        print_line(&serde_json::to_string_pretty(&inspection)?)?;
     } else {
-        print!("{}", render(&args.file, &inspection));
+        print(&render(&args.file, &inspection))?;
     }
     Ok(if inspection.problems.is_empty() { Exit::Completed } else { Exit::Failed })
 }
@@ -134,6 +137,11 @@ fn build(args: BuildArgs, scratch: &Path) -> anyhow::Result<Exit> {
         (None, None) => args.dir.join("plugin.wasm"),
     };
     write_whole(&output, &built.component).with_context(|| format!("{} could not be written", output.display()))?;
-    println!("{} ({} bytes, built in {:.1} s)", output.display(), built.component.len(), built.duration.as_secs_f64());
+    print_line(&format!(
+        "{} ({} bytes, built in {:.1} s)",
+        output.display(),
+        built.component.len(),
+        built.duration.as_secs_f64()
+    ))?;
     Ok(Exit::Completed)
 }

@@ -1,6 +1,10 @@
 //! `retake profile`: what a profile is composed of, and whether it is right.
 
-use super::{Exit, Global, run::ProfileArgs};
+use super::{
+    Exit, Global,
+    run::ProfileArgs,
+    stdout::{print, print_line},
+};
 use crate::{
     profile::{ProfileRef, check, compose, to_json, to_text},
     wasm::{Runtime, RuntimeConfig},
@@ -41,24 +45,24 @@ pub(super) async fn run(global: &Global, command: ProfileCommand) -> anyhow::Res
         ProfileCommand::Show(args) => {
             let profile = args.profile.compose(&home)?;
             if args.json {
-                println!("{:#}", to_json(&profile));
+                print_line(&format!("{:#}", to_json(&profile)))?;
             } else {
-                print!("{}", to_text(&profile));
+                print(&to_text(&profile))?;
             }
         }
         ProfileCommand::Check(args) => {
             let profile = compose(&home, &ProfileRef::parse(&args.profile)?, &args.patches)?;
             for warning in &profile.warnings {
-                println!("warning: {warning}");
+                print_line(&format!("warning: {warning}"))?;
             }
             let config = RuntimeConfig { cache_dir: Some(home.cache_dir()), ..RuntimeConfig::default() };
             check(&profile, &Runtime::new(config)?).await?;
-            println!(
+            print_line(&format!(
                 "{} is valid: {} providers, {} entries.",
                 profile.file.display(),
                 profile.providers.len(),
                 profile.entries.len()
-            );
+            ))?;
         }
     }
     Ok(Exit::Completed)

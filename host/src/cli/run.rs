@@ -2,6 +2,7 @@
 
 use super::{
     Exit, Global,
+    stdout::print_line,
     terminal::{WaitLine, observe, spawn_reload_lines},
 };
 use crate::{
@@ -16,7 +17,7 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use serde::Serialize;
 use std::{
-    io::{BufRead, IsTerminal, Write},
+    io::{BufRead, IsTerminal},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -228,7 +229,10 @@ pub(super) async fn run(global: &Global, mut args: RunArgs) -> anyhow::Result<Ex
     // The session is gone, and with it the sender: what it had to say is printed.
     shown.await.context("the printer ended early")?;
     let (exit, last) = exit?;
-    printer.result(&last);
+    if let Err(error) = printer.result(&last) {
+        eprintln!("error: {error:#}");
+        return Ok(Exit::Failed);
+    }
     Ok(exit)
 }
 
@@ -353,8 +357,11 @@ impl Printer {
     fn outcome(&self, outcome: Result<TurnOutcome, crate::journal::JournalError>) -> Last {
         match outcome {
             Ok(TurnOutcome::Answered { text, usage, max_tokens }) => {
-                if !self.json {
-                    print_line(&text);
+                if !self.json
+                    && let Err(error) = print_line(&text)
+                {
+                    eprintln!("error: {error:#}");
+                    return Last { output: text, usage, status: Some(Exit::Failed), error: Some(format!("{error:#}")) };
                 }
                 if max_tokens {
                     eprintln!("The answer stopped at the model's output limit.");
@@ -376,9 +383,9 @@ impl Printer {
         }
     }
 
-    fn result(&self, last: &Last) {
+    fn result(&self, last: &Last) -> anyhow::Result<()> {
         if !self.json {
-            return;
+            return Ok(());
         }
         let status = match last.status {
             Some(Exit::Completed) => "completed",
@@ -392,25 +399,18 @@ impl Printer {
             status,
             error: last.error.as_deref(),
         };
-        print_json(&line);
+        print_json(&line)
     }
 }
 
+/// Prints events until one cannot be printed; the `result` line fails then too, and says so.
 async fn print_events(mut events: UnboundedReceiver<(String, Event)>) {
+    let mut works = true;
     while let Some((session, event)) = events.recv().await {
-        print_json(&EventLine { session_id: &session, event: &event });
+        works = works && print_json(&EventLine { session_id: &session, event: &event }).is_ok();
     }
 }
 
-/// These types always serialize; a closed pipe is the reader's choice.
-fn print_json(line: &impl Serialize) {
-    match serde_json::to_string(line) {
-        Ok(text) => print_line(&text),
-        Err(error) => eprintln!("error: an event could not be printed: {error}"),
-    }
-}
-
-fn print_line(text: &str) {
-    let mut out = std::io::stdout().lock();
-    let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+fn print_json(line: &impl Serialize) -> anyhow::Result<()> {
+    print_line(&serde_json::to_string(line).context("an event could not be encoded")?)
 }

@@ -270,7 +270,7 @@ pub enum TurnEndReason {
     /// The turn failed and the next one repeats it.
     Retry,
     Error {
-        error: Failure,
+        error: Box<Failure>,
     },
     /// Cancelled by its caller.
     Aborted,

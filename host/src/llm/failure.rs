@@ -1,5 +1,6 @@
 //! What a failed model request is called: the codes, and the facts that travel with them.
 
+use super::policy::RetryPolicy;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -98,7 +99,7 @@ pub struct Failure {
     pub request_id: Option<String>,
     /// What the code was derived from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub evidence: Option<Evidence>,
+    pub evidence: Option<Box<Evidence>>,
 }
 
 impl Failure {
@@ -117,7 +118,8 @@ pub struct Evidence {
     /// The id of the classification row that matched.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub row: Option<String>,
-    /// Where a transport failure or a timeout happened: `connect`, `first-byte`, `idle`, ….
+    /// Where a failure happened: `setup`, `connect`, `first-byte`, `stream`, `body`; for a limit of time its name, or
+    /// `reasoning` when the model fell silent in its reasoning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
     /// The kinds of the cause chain, outermost first: `dns`, `connect`, `tls`, `reset`, `eof`, ….
@@ -129,10 +131,70 @@ pub struct Evidence {
     /// The provider's own error code or type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provider_code: Option<String>,
-    /// The Retry-After hint as received.
+    /// The limit of time that passed: `connect`, `first-byte`, `first-content`, `content`, `idle` or `total`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub retry_after: Option<String>,
+    pub limit: Option<String>,
+    /// The wait that the provider asked for, and what became of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<Hint>,
+    /// Why the same request cannot succeed however often it is repeated. Absent when it may.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub impossible: Option<String>,
     /// The beginning of the body, at most [`MAX_KEPT_BODY`] bytes, with secrets taken out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
+}
+
+/// A wait that a provider asked for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Hint {
+    /// Where it stood: a header's name, a body field's name, `RetryInfo`, or `text`.
+    pub source: String,
+    /// As received, at most 256 characters.
+    pub raw: String,
+    /// What it asks for, in milliseconds; finite and at least 1. Absent when it is no usable wait.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::journal::number::option")]
+    pub ms: Option<f64>,
+    /// What the serving policy makes of it; absent when no policy was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub r#use: Option<HintUse>,
+    /// Why it is not adopted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+/// What a policy makes of a hint. An executor of one's own may do otherwise; its record then says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HintUse {
+    /// It is the delay.
+    Adopted,
+    /// It is longer than the policy's longest delay: normal mode gives up, always mode waits by its own backoff.
+    OverCap,
+    /// It is no usable wait, or the failure is not retried at all.
+    Ignored,
+}
+
+impl Hint {
+    /// Records what a policy makes of the hint of a failure with this code.
+    pub fn judge(&mut self, policy: &RetryPolicy, code: FailureCode) {
+        let cap = policy.backoff().max_delay_ms;
+        let listed = match policy {
+            RetryPolicy::Normal { max_retries, retryable_codes, .. } => {
+                *max_retries > 0 && retryable_codes.iter().any(|listed| listed == code.as_str())
+            }
+            RetryPolicy::Always { .. } => true,
+        };
+        let (r#use, why) = match self.ms {
+            None => (HintUse::Ignored, self.why.take()),
+            Some(_) if !listed => (HintUse::Ignored, Some(format!("the policy does not retry {code}"))),
+            Some(ms) if ms > cap => {
+                (HintUse::OverCap, Some(format!("it is longer than backoff.maxDelayMs, which is {cap}")))
+            }
+            Some(_) => (HintUse::Adopted, None),
+        };
+        self.r#use = Some(r#use);
+        self.why = why;
+    }
 }

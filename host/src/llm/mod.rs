@@ -6,12 +6,13 @@ pub mod adapters;
 pub mod classify;
 pub mod failure;
 pub mod message;
+mod oversize;
 mod phrase;
 pub mod policy;
 pub mod retry_after;
 pub mod route;
 
-pub use failure::{Evidence, Failure, FailureCode};
+pub use failure::{Evidence, Failure, FailureCode, Hint, HintUse};
 pub use message::{Block, BlockType, Chunk, FinishReason, Message, Request, Role, Usage};
 pub use policy::{Backoff, PolicyError, RetryPolicy};
 pub use route::{PreparedCall, Registry, RouteError};

@@ -3,7 +3,7 @@
 //! A text is cut into lower-case runs of letters and digits, so that `context_length_exceeded`, `Context length
 //! exceeded` and `context-length-exceeded` are one phrase, and `rpm` is not found in `rpmbuild`. A pattern is a list of
 //! tokens: `word`, `this|that`, `maybe?` (or `a|b?`), `~part` (a word that contains it, which also serves languages
-//! without spaces), `*8` (up to eight words of anything). Matching takes time linear in the text for a given pattern.
+//! without spaces), `#` (a word that begins with a digit), `*8` (up to eight words of anything). Matching takes time linear in the text for a given pattern.
 
 /// At most this many words of a text are read; an error says what it is about early.
 const MAX_WORDS: usize = 2000;
@@ -15,6 +15,11 @@ impl Words {
     pub(super) fn of<'a>(texts: impl IntoIterator<Item = &'a str>) -> Self {
         let words = texts.into_iter().flat_map(|text| text.split(|c: char| !c.is_alphanumeric()));
         Words(words.filter(|word| !word.is_empty()).take(MAX_WORDS).map(str::to_lowercase).collect())
+    }
+
+    /// The words with a space between them; as a pattern, it finds them next to one another.
+    pub(super) fn joined(&self) -> String {
+        self.0.join(" ")
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -42,6 +47,7 @@ fn matches(tokens: &[&str], words: &[String]) -> bool {
     };
     let here = words.first().is_some_and(|word| match token.strip_prefix('~') {
         Some(part) => word.contains(part),
+        None if token == "#" => word.starts_with(|c: char| c.is_ascii_digit()),
         None => token.split('|').any(|choice| choice == word),
     });
     (here && matches(rest, &words[1..])) || (optional && matches(rest, words))
@@ -73,6 +79,8 @@ mod tests {
 
     #[test]
     fn choices_options_and_gaps_are_followed() {
+        assert!(found("retry in #", "Please retry in 45.8s."));
+        assert!(!found("retry in #", "retry in a while"));
         assert!(found("prompt|input is? too long", "Input too long"));
         assert!(found("prompt|input is? too long", "prompt is too long"));
         assert!(!found("prompt|input is? too long", "prompt was too long"));

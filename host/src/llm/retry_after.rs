@@ -3,6 +3,7 @@
 //! A pure reading of what a failed response carried: it owns no clock, and it caps nothing, because what to do about
 //! a long hint is a decision of an executor. Called by the adapters.
 
+use super::failure::Hint;
 use serde_json::Value;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -22,40 +23,141 @@ pub struct HintHeaders<'a> {
     pub age: Option<&'a str>,
 }
 
-/// The wait that the headers ask for, in whole milliseconds (rounded up), finite and above 0.
-///
-/// `retry-after-ms` goes before `retry-after`, which holds seconds (fractions allowed) or a date. A point in time is
-/// measured against the response's own `Date`, so that a wrong local clock does no harm; without a `Date` that can be
-/// trusted, against `now_wall_ms`. Zero, a negative or infinite value, the past, and nonsense are no hint.
-pub fn hint_ms(headers: &HintHeaders<'_>, now_wall_ms: u64) -> Option<f64> {
-    let now = trusted_date_ms(headers).unwrap_or(now_wall_ms as f64);
-    let millis = headers.retry_after_ms.and_then(decimal).and_then(|value| number_to_wait(value, 1.0, now));
-    millis.or_else(|| {
-        let text = headers.retry_after?.trim();
-        match decimal(text) {
-            Some(value) => number_to_wait(value, 1000.0, now),
-            None => usable(http_date_ms(text)? - now),
-        }
-    })
+/// Where a hint may stand.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HintSources<'a> {
+    pub headers: HintHeaders<'a>,
+    /// The body, where it is JSON.
+    pub body: Option<&'a Value>,
+    /// The provider's message; only given where the user wants prose to be read.
+    pub message: Option<&'a str>,
 }
 
-/// Body fields that hold a wait, with the factor that turns their unit into milliseconds.
-const BODY_FIELDS: [(&str, f64); 4] =
-    [("retry_after_ms", 1.0), ("retry_after", 1000.0), ("retry_after_seconds", 1000.0), ("resets_in_seconds", 1000.0)];
-
-/// The wait that a structured error body asks for, in whole milliseconds: a `RetryInfo` detail (`"retryDelay":
-/// "45.8s"`), or one of a few fields whose unit is known. Headers go before it; prose is never read.
-pub fn body_hint_ms(body: &Value, now_wall_ms: u64) -> Option<f64> {
-    let error = body.get("error").filter(|error| error.is_object()).unwrap_or(body);
-    let details = error.get("details").and_then(Value::as_array).into_iter().flatten();
-    let mut delays = details.filter_map(|detail| detail.get("retryDelay")?.as_str()?.trim().strip_suffix('s'));
-    if let Some(ms) = delays.find_map(decimal).and_then(|seconds| usable(seconds * 1000.0)) {
-        return Some(ms);
+/// The wait that a response asks for.
+///
+/// In this order, the first that is usable: `retry-after-ms`; `retry-after`, which holds seconds (fractions allowed)
+/// or a date; a `RetryInfo` detail of the body, or one of a few body fields whose unit is known; and, if given, the
+/// message. A point in time is measured against the response's own `Date`, so that a wrong local clock does no harm;
+/// without a `Date` that can be trusted, against `now_wall_ms`. Zero, a negative or infinite value, the past, and
+/// nonsense are no wait: if nothing usable is found, the first such thing is returned without a wait and with the
+/// reason.
+pub fn read(sources: &HintSources<'_>, now_wall_ms: u64) -> Option<Hint> {
+    let headers = &sources.headers;
+    let now = trusted_date_ms(headers).unwrap_or(now_wall_ms as f64);
+    let mut found = Vec::new();
+    if let Some(raw) = headers.retry_after_ms {
+        let wait = decimal(raw).ok_or(NO_NUMBER).and_then(|value| number_to_wait(value, 1.0, now));
+        found.push(hint("retry-after-ms", raw, wait));
     }
-    BODY_FIELDS.iter().find_map(|(field, factor)| {
-        let value = error.get(field)?;
-        let number = value.as_f64().or_else(|| value.as_str().and_then(decimal))?;
-        number_to_wait(number, *factor, now_wall_ms as f64)
+    if let Some(raw) = headers.retry_after {
+        let text = raw.trim();
+        let wait = match decimal(text) {
+            Some(value) => number_to_wait(value, 1000.0, now),
+            None => http_date_ms(text).ok_or("it is neither seconds nor a date").and_then(|at| point_to_wait(at, now)),
+        };
+        found.push(hint("retry-after", raw, wait));
+    }
+    if let Some(body) = sources.body {
+        body_hints(body, now, &mut found);
+    }
+    let usable = found.iter().position(|hint| hint.ms.is_some());
+    match (usable, found.is_empty()) {
+        (Some(position), _) => Some(found.swap_remove(position)),
+        (None, _) => sources.message.and_then(text_hint).or_else(|| found.into_iter().next()),
+    }
+}
+
+const NO_NUMBER: &str = "it is no number of milliseconds";
+
+fn hint(source: &str, raw: &str, wait: Result<f64, &str>) -> Hint {
+    let raw = raw.chars().take(256).collect();
+    let why = wait.err().map(str::to_owned);
+    Hint { source: source.to_owned(), raw, ms: wait.ok(), r#use: None, why }
+}
+
+/// Body fields that hold a wait or a point in time, with the factor that turns their unit into milliseconds.
+const BODY_FIELDS: [(&str, f64); 8] = [
+    ("retry_after_ms", 1.0),
+    ("retry_after", 1000.0),
+    ("retry_after_seconds", 1000.0),
+    ("retryAfter", 1000.0),
+    ("resets_in_ms", 1.0),
+    ("resets_in_seconds", 1000.0),
+    ("resets_at", 1000.0),
+    ("reset_at", 1000.0),
+];
+
+fn body_hints(body: &Value, now: f64, found: &mut Vec<Hint>) {
+    let body = body.as_array().and_then(|items| items.first()).unwrap_or(body);
+    let error = body.get("error").or_else(|| body.pointer("/response/error")).filter(|error| error.is_object());
+    let objects = [error, Some(body)];
+    for detail in objects.iter().flatten().filter_map(|object| object.get("details")?.as_array()).flatten() {
+        let Some(delay) = detail.get("retryDelay") else { continue };
+        let seconds = match delay {
+            Value::String(text) => text.trim().strip_suffix('s').and_then(decimal),
+            Value::Object(_) => {
+                let part = |key: &str| delay.get(key).map_or(Some(0.0), number);
+                part("seconds").zip(part("nanos")).map(|(seconds, nanos)| seconds + nanos / 1e9)
+            }
+            _ => None,
+        };
+        let wait = seconds.ok_or("it is no duration").and_then(|seconds| usable(seconds * 1000.0));
+        found.push(hint("RetryInfo", &shown(delay), wait));
+    }
+    for (object, (field, factor)) in objects.iter().flatten().flat_map(|o| BODY_FIELDS.iter().map(move |f| (o, f))) {
+        let Some(value) = object.get(*field).filter(|value| value.is_number() || value.is_string()) else { continue };
+        let wait = number(value).ok_or("it is no number").and_then(|number| number_to_wait(number, *factor, now));
+        // A small number is no point in time, whatever the field is called.
+        let wait = if field.ends_with("_at") && number(value).is_none_or(|number| number <= EPOCH_SECONDS_ABOVE) {
+            Err("it is no point in time")
+        } else {
+            wait
+        };
+        found.push(hint(field, &shown(value), wait));
+    }
+}
+
+fn shown(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn number(value: &Value) -> Option<f64> {
+    value.as_f64().or_else(|| value.as_str().and_then(decimal))
+}
+
+/// Units in which prose gives a wait, in milliseconds. The shorter name of two comes after the longer.
+const TEXT_UNITS: [(&str, f64); 11] = [
+    ("milliseconds", 1.0),
+    ("millisecond", 1.0),
+    ("ms", 1.0),
+    ("seconds", 1000.0),
+    ("second", 1000.0),
+    ("sec", 1000.0),
+    ("s", 1000.0),
+    ("minutes", 60_000.0),
+    ("minute", 60_000.0),
+    ("m", 60_000.0),
+    ("h", 3_600_000.0),
+];
+
+/// A wait in prose: what follows `again in`, `retry in` or `retry after`, such as `17 seconds`, `6.19s` or `1m30.5s`.
+fn text_hint(message: &str) -> Option<Hint> {
+    let lower = message.to_ascii_lowercase();
+    ["again in ", "retry in ", "retry after "].iter().find_map(|lead| {
+        let start = lower.find(lead)? + lead.len();
+        let (mut ms, mut rest) = (0.0, &lower[start..]);
+        let mut read = 0;
+        loop {
+            let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
+            let Some(value) = decimal(rest[..digits].trim_end_matches('.')).filter(|_| digits > 0) else { break };
+            let after = rest[digits..].trim_start_matches(' ');
+            let word = after.len() - after.trim_start_matches(|c: char| c.is_ascii_alphabetic()).len();
+            let Some((_, unit)) = TEXT_UNITS.iter().find(|(name, _)| *name == &after[..word]) else { break };
+            ms += value * unit;
+            rest = &after[word..];
+            read = lower.len() - start - rest.len();
+        }
+        (read > 0).then(|| hint("text", &lower[start..start + read], usable(ms)))
     })
 }
 
@@ -66,20 +168,24 @@ fn decimal(text: &str) -> Option<f64> {
     if plain { text.parse().ok() } else { None }
 }
 
-fn number_to_wait(value: f64, factor: f64, now: f64) -> Option<f64> {
+fn number_to_wait(value: f64, factor: f64, now: f64) -> Result<f64, &'static str> {
     if value > EPOCH_MILLIS_ABOVE {
-        usable(value - now)
+        point_to_wait(value, now)
     } else if value > EPOCH_SECONDS_ABOVE {
-        usable(value * 1000.0 - now)
+        point_to_wait(value * 1000.0, now)
     } else {
         usable(value * factor)
     }
 }
 
+fn point_to_wait(at: f64, now: f64) -> Result<f64, &'static str> {
+    usable(at - now).map_err(|_| "it names a point in time that has passed")
+}
+
 /// Rounds up to a whole millisecond, after taking off the noise of a decimal fraction times 1000.
-fn usable(ms: f64) -> Option<f64> {
+fn usable(ms: f64) -> Result<f64, &'static str> {
     let whole = (ms - 1e-6).ceil();
-    (ms.is_finite() && ms > 0.0).then_some(whole.max(1.0))
+    if ms.is_finite() && ms > 0.0 { Ok(whole.max(1.0)) } else { Err("it is not above zero") }
 }
 
 fn trusted_date_ms(headers: &HintHeaders<'_>) -> Option<f64> {
@@ -102,6 +208,18 @@ mod tests {
 
     /// 2026-06-01 10:00:00 UTC.
     const TEN_O_CLOCK: u64 = 1_780_308_000_000;
+
+    fn hint_ms(headers: &HintHeaders<'_>, now: u64) -> Option<f64> {
+        read(&HintSources { headers: *headers, ..HintSources::default() }, now).and_then(|hint| hint.ms)
+    }
+
+    fn body_hint_ms(body: &Value, now: u64) -> Option<f64> {
+        read(&HintSources { body: Some(body), ..HintSources::default() }, now).and_then(|hint| hint.ms)
+    }
+
+    fn text_hint_ms(message: &str) -> Option<f64> {
+        read(&HintSources { message: Some(message), ..HintSources::default() }, 0).and_then(|hint| hint.ms)
+    }
 
     fn seconds(value: &str) -> Option<f64> {
         hint_ms(&HintHeaders { retry_after: Some(value), ..HintHeaders::default() }, TEN_O_CLOCK)
@@ -243,7 +361,62 @@ mod tests {
         }
     }
 
+    #[test]
+    fn prose_is_read_in_its_units_when_it_is_given() {
+        for (message, ms) in [
+            ("Rate limit reached. Please try again in 17 seconds.", 17_000.0),
+            ("Please try again in 1.898s. Visit the docs", 1898.0),
+            ("please retry in 45.837906927s.", 45_838.0),
+            ("Please try again in 7m12s.", 432_000.0),
+            ("try again in 250ms", 250.0),
+            ("Retry after 2 minutes", 120_000.0),
+        ] {
+            assert_eq!(text_hint_ms(message), Some(ms), "{message}");
+        }
+        for message in
+            ["try again in a while", "try again in 5 fortnights", "try again in 0s", "17 seconds", "again in ..s"]
+        {
+            assert_eq!(text_hint_ms(message), None, "{message}");
+        }
+    }
+
+    #[test]
+    fn a_structured_hint_goes_before_prose() {
+        let body = json!({"error": {"details": [{"retryDelay": {"seconds": "3", "nanos": 500_000_000}}]}});
+        let sources = HintSources { body: Some(&body), message: Some("retry in 9s"), ..HintSources::default() };
+        let hint = read(&sources, TEN_O_CLOCK).unwrap();
+        assert_eq!((hint.source.as_str(), hint.ms), ("RetryInfo", Some(3500.0)));
+    }
+
+    #[test]
+    fn what_was_received_is_kept_with_the_reason_why_it_is_no_wait() {
+        for (value, why) in [
+            ("Wednesday-ish", "it is neither seconds nor a date"),
+            ("0", "it is not above zero"),
+            ("Wed, 21 Oct 2015 07:28:00 GMT", "it names a point in time that has passed"),
+        ] {
+            let headers = HintHeaders { retry_after: Some(value), ..HintHeaders::default() };
+            let hint = read(&HintSources { headers, ..HintSources::default() }, TEN_O_CLOCK).unwrap();
+            assert_eq!((hint.source.as_str(), hint.raw.as_str(), hint.ms), ("retry-after", value, None));
+            assert_eq!(hint.why.as_deref(), Some(why));
+        }
+        assert_eq!(read(&HintSources::default(), TEN_O_CLOCK), None);
+    }
+
+    #[test]
+    fn a_reset_is_a_point_in_time_and_never_a_wait() {
+        assert_eq!(body_hint_ms(&json!({"error": {"resets_at": 1_780_308_090}}), TEN_O_CLOCK), Some(90_000.0));
+        assert_eq!(body_hint_ms(&json!({"error": {"resets_at": 90}}), TEN_O_CLOCK), None);
+    }
+
     proptest! {
+        #[test]
+        fn any_prose_is_a_finite_hint_or_none(message in "\\PC{0,20}(again in |retry in )([0-9.]{0,30} ?[a-zé]{0,8}){0,3}") {
+            if let Some(ms) = text_hint_ms(&message) {
+                prop_assert!(ms.is_finite() && ms >= 1.0);
+            }
+        }
+
         #[test]
         fn whatever_a_server_sends_a_hint_is_finite_and_above_zero(a in ".{0,40}", b in ".{0,40}", c in ".{0,40}", now: u64) {
             let headers = HintHeaders { retry_after_ms: Some(&a), retry_after: Some(&b), date: Some(&c), age: None };

@@ -113,7 +113,6 @@ impl Registry {
     ///
     /// # Errors
     /// A failure with the code `NO_ROUTE` when no route has that name.
-    #[expect(clippy::result_large_err, reason = "asked for once a step, and the failure is what the caller records")]
     pub fn prepare(&self, name: &str) -> Result<PreparedCall, Failure> {
         let table = self.table.load();
         let Some(registration) = table.get(name) else {

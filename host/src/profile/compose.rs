@@ -18,7 +18,7 @@ use super::{
     policy::LayeredPolicy,
     source::{Source, join},
 };
-use crate::llm::{FailureCode, RetryPolicy, policy::PolicyError};
+use crate::llm::{FailureCode, RetryPolicy, classify::OwnRows, policy::PolicyError};
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
@@ -177,6 +177,8 @@ struct DraftProvider {
     endpoint: Option<Endpoint>,
     api_key_env: Option<String>,
     limits: ProviderLimits,
+    text_hints: bool,
+    classify: OwnRows,
     policy: LayeredPolicy,
     provenance: BTreeMap<&'static str, Origin>,
 }
@@ -215,6 +217,8 @@ impl Composition {
             endpoint: None,
             api_key_env: None,
             limits: ProviderLimits::default(),
+            text_hints: false,
+            classify: OwnRows::default(),
             policy: LayeredPolicy::default(),
             provenance: BTreeMap::from([("provider", origin)]),
         };
@@ -349,6 +353,8 @@ impl Composition {
             endpoint: draft.endpoint?,
             api_key_env: draft.api_key_env,
             limits: draft.limits,
+            text_hints: draft.text_hints,
+            classify: draft.classify,
             provenance: draft.provenance,
         })
     }
@@ -378,6 +384,14 @@ impl DraftProvider {
         if let Some(limits) = keys.limits {
             self.provenance.insert("limits", origin("limits"));
             self.limits = limits;
+        }
+        if let Some(text_hints) = keys.text_hints {
+            self.provenance.insert("textHints", origin("textHints"));
+            self.text_hints = text_hints;
+        }
+        if let Some(rows) = keys.classify {
+            self.provenance.insert("classify", origin("classify"));
+            self.classify = rows;
         }
         if let Some(policy) = keys.retry_policy {
             self.policy.lay(policy, layer, source, &join(path, "retryPolicy"));

@@ -5,7 +5,7 @@ use super::{
     policy::KeyOrigin,
     source::{Source, join},
 };
-use crate::llm::RetryPolicy;
+use crate::llm::{RetryPolicy, adapters::Dialect, classify::OwnRows};
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
@@ -101,14 +101,31 @@ impl JournalKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdapterKind {
     OpenAiChat,
+    AnthropicMessages,
+    OpenAiResponses,
 }
 
 impl AdapterKind {
-    pub const ALL: [(&'static str, AdapterKind); 1] = [("openai-chat", AdapterKind::OpenAiChat)];
+    pub const ALL: [(&'static str, AdapterKind); 3] = [
+        ("openai-chat", AdapterKind::OpenAiChat),
+        ("anthropic-messages", AdapterKind::AnthropicMessages),
+        ("openai-responses", AdapterKind::OpenAiResponses),
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
             AdapterKind::OpenAiChat => "openai-chat",
+            AdapterKind::AnthropicMessages => "anthropic-messages",
+            AdapterKind::OpenAiResponses => "openai-responses",
+        }
+    }
+
+    /// The protocol that the adapter speaks.
+    pub fn dialect(self) -> Dialect {
+        match self {
+            AdapterKind::OpenAiChat => Dialect::OpenAiChat,
+            AdapterKind::AnthropicMessages => Dialect::AnthropicMessages,
+            AdapterKind::OpenAiResponses => Dialect::OpenAiResponses,
         }
     }
 }
@@ -122,12 +139,16 @@ pub enum Endpoint {
     Chaos(String),
 }
 
-/// Limits of one request, in milliseconds, 1 to 2,147,483,647; what is absent has the adapter's default.
+/// Limits of one request, in milliseconds, 1 to 2,147,483,647; what is absent has the adapter's default. A total of 0 is
+/// none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProviderLimits {
     pub connect_ms: Option<u64>,
     pub first_byte_ms: Option<u64>,
+    pub first_content_ms: Option<u64>,
+    pub content_ms: Option<u64>,
     pub idle_ms: Option<u64>,
+    pub total_ms: Option<u64>,
 }
 
 /// A route to a provider.
@@ -139,13 +160,17 @@ pub struct Provider {
     /// The name of the environment variable that holds the key.
     pub api_key_env: Option<String>,
     pub limits: ProviderLimits,
+    /// Whether a wait may be read from the prose of an error.
+    pub text_hints: bool,
+    /// The provider's own rows of classification.
+    pub classify: OwnRows,
     /// Resolved from all layers.
     pub policy: RetryPolicy,
     /// The policy as configured, layers laid over each other, before defaults.
     pub policy_config: Option<Value>,
     /// Where each effective key of the policy was set.
     pub policy_origins: Vec<KeyOrigin>,
-    /// Where `provider`, `adapter`, `baseUrl`, `chaos`, `apiKeyEnv` and `limits` were set.
+    /// Where `provider`, `adapter`, `baseUrl`, `chaos`, `apiKeyEnv`, `limits`, `textHints` and `classify` were set.
     pub provenance: BTreeMap<&'static str, Origin>,
 }
 

@@ -8,7 +8,9 @@ use super::{
     error::{Place, ProfileError, nearest},
     fields::{Fields, Reader, describe},
     home::absolute,
+    own_rows::own_rows,
 };
+use crate::llm::classify::OwnRows;
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 
@@ -39,6 +41,8 @@ pub struct ProviderKeys<'s> {
     pub endpoint: Option<Endpoint>,
     pub api_key_env: Option<String>,
     pub limits: Option<ProviderLimits>,
+    pub text_hints: Option<bool>,
+    pub classify: Option<OwnRows>,
     /// Raw: it is laid over lower layers before it is checked.
     pub retry_policy: Option<&'s Map<String, Value>>,
 }
@@ -59,8 +63,9 @@ pub enum BundleKind {
 
 const PROFILE_KEYS: [&str; 5] = ["model", "providers", "bundles", "journal", "drainTimeoutMs"];
 const MODEL_KEYS: [&str; 3] = ["provider", "model", "system"];
-pub const PROVIDER_KEYS: [&str; 7] = ["provider", "adapter", "baseUrl", "apiKeyEnv", "chaos", "retryPolicy", "limits"];
-const LIMIT_KEYS: [&str; 3] = ["connectMs", "firstByteMs", "idleMs"];
+pub const PROVIDER_KEYS: [&str; 9] =
+    ["provider", "adapter", "baseUrl", "apiKeyEnv", "chaos", "retryPolicy", "limits", "textHints", "classify"];
+const LIMIT_KEYS: [&str; 6] = ["connectMs", "firstByteMs", "firstContentMs", "contentMs", "idleMs", "totalMs"];
 
 /// Reads the whole file; what is wrong goes into `reader.errors`.
 pub fn read<'s>(reader: &mut Reader<'s>) -> Document<'s> {
@@ -174,6 +179,8 @@ pub fn provider_keys<'s>(fields: &Fields<'s>, reader: &mut Reader<'s>) -> Provid
         endpoint,
         api_key_env: api_key_env(fields, reader),
         limits: limits(fields, reader),
+        text_hints: fields.flag("textHints", reader),
+        classify: own_rows(fields, reader),
         retry_policy,
     }
 }
@@ -216,7 +223,10 @@ fn limits<'s>(fields: &Fields<'s>, reader: &mut Reader<'s>) -> Option<ProviderLi
     Some(ProviderLimits {
         connect_ms: fields.whole_ms("connectMs", 1, MAX_MS, reader),
         first_byte_ms: fields.whole_ms("firstByteMs", 1, MAX_MS, reader),
+        first_content_ms: fields.whole_ms("firstContentMs", 1, MAX_MS, reader),
+        content_ms: fields.whole_ms("contentMs", 1, MAX_MS, reader),
         idle_ms: fields.whole_ms("idleMs", 1, MAX_MS, reader),
+        total_ms: fields.whole_ms("totalMs", 0, MAX_MS, reader),
     })
 }
 

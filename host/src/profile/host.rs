@@ -6,7 +6,7 @@
 
 use super::{
     components,
-    composed::{ComponentRef, ComposedProfile, Endpoint, Entry, MissingApiKey, Provider},
+    composed::{ComponentRef, ComposedProfile, Endpoint, Entry, MissingApiKey, Provider, ProviderLimits},
     error::Place,
 };
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
     env::Env,
     llm::{
         Adapter,
-        adapters::{ConfigError, Limits, OpenAiChat, OpenAiChatConfig, Secret},
+        adapters::{ConfigError, HttpProvider, Limits, ProviderConfig, Secret},
         route::Registry,
     },
     wasm::{EntrySpec, LoadError, Runtime},
@@ -30,7 +30,7 @@ pub enum HostError {
     #[error(transparent)]
     MissingApiKey(#[from] MissingApiKey),
     #[error("{place}: the chaos script of the provider \"{provider}\" cannot be played: {source}.")]
-    Script { place: String, provider: String, source: ScriptError },
+    Script { place: String, provider: String, source: Box<ScriptError> },
     #[error("The chaos provider \"{provider}\" could not be started: {source}.")]
     Chaos { provider: String, source: ChaosError },
     #[error("The provider \"{provider}\" cannot be used: {source}.")]
@@ -185,6 +185,8 @@ async fn prepare_providers(
         let kept = in_service.get(&provider.name).filter(|old| {
             old.provider.endpoint == provider.endpoint
                 && old.provider.limits == provider.limits
+                && old.provider.text_hints == provider.text_hints
+                && old.provider.classify == provider.classify
                 && old.provider.adapter == provider.adapter
                 && old.key.as_ref().map(Secret::expose) == key.as_ref().map(Secret::expose)
         });
@@ -200,7 +202,7 @@ async fn prepare_providers(
 fn parse_script(provider: &Provider, script: &str) -> Result<Script, HostError> {
     Script::parse(script).map_err(|source| {
         let place = provider.provenance.get("chaos").map_or_else(String::new, |origin| origin.place().to_string());
-        HostError::Script { place, provider: provider.name.clone(), source }
+        HostError::Script { place, provider: provider.name.clone(), source: Box::new(source) }
     })
 }
 
@@ -218,22 +220,32 @@ async fn start_provider(provider: &Provider, key: Option<Secret>, env: &Env) -> 
             (server.base_url(), Some(Arc::new(server)))
         }
     };
-    let defaults = Limits::default();
-    let millis = |configured: Option<u64>, default| configured.map_or(default, Duration::from_millis);
-    let config = OpenAiChatConfig {
+    let config = ProviderConfig {
+        dialect: provider.adapter.dialect(),
         base_url,
         api_key: key.clone(),
         headers: Vec::new(),
-        limits: Limits {
-            connect: millis(provider.limits.connect_ms, defaults.connect),
-            first_byte: millis(provider.limits.first_byte_ms, defaults.first_byte),
-            idle: millis(provider.limits.idle_ms, defaults.idle),
-            ..defaults
-        },
+        limits: limits(&provider.limits),
+        own_rows: provider.classify.clone(),
+        text_hints: provider.text_hints,
     };
-    let adapter = OpenAiChat::new(config, env.clock.clone())
+    let adapter = HttpProvider::new(config, env.clock.clone())
         .map_err(|source| HostError::Provider { provider: name(), source })?;
     Ok(InService { provider: provider.clone(), key, adapter: Arc::new(adapter), chaos })
+}
+
+/// What is configured, and the defaults for the rest.
+fn limits(configured: &ProviderLimits) -> Limits {
+    let defaults = Limits::default();
+    let millis = |configured: Option<u64>, default| configured.map_or(default, Duration::from_millis);
+    Limits {
+        connect: millis(configured.connect_ms, defaults.connect),
+        first_byte: millis(configured.first_byte_ms, defaults.first_byte),
+        first_content: millis(configured.first_content_ms, defaults.first_content),
+        content: millis(configured.content_ms, defaults.content),
+        idle: millis(configured.idle_ms, defaults.idle),
+        total: configured.total_ms.map(Duration::from_millis).filter(|total| !total.is_zero()).or(defaults.total),
+    }
 }
 
 /// Prepares everything that a profile names without putting it into service: chaos scripts are read, components are

@@ -24,6 +24,7 @@ mod error;
 mod fields;
 mod home;
 mod host;
+mod own_rows;
 mod patch;
 mod policy;
 mod show;

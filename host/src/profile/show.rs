@@ -12,6 +12,9 @@ use std::{collections::BTreeMap, fmt::Write as _};
 /// What stands in place of an origin for a value that no layer set.
 const DEFAULT: &str = "default";
 
+/// The row of a component's SHA-256.
+const DIGEST: &str = "digest";
+
 /// The profile as text, one value a line with its origin, ending in a newline. Warnings are not part of it: they are for
 /// standard error, also when nothing is shown.
 pub fn to_text(profile: &ComposedProfile) -> String {
@@ -72,7 +75,12 @@ fn table<'a>(
     // A long value pushes its own origin aside, not those of all others.
     let values = width(|(_, value, _)| value.chars().count(), 48);
     for (key, value, origin) in rows {
-        let origin = origin.map_or_else(|| DEFAULT.to_owned(), Origin::to_string);
+        let origin = match origin {
+            Some(origin) => origin.to_string(),
+            // Computed, not set.
+            None if key == DIGEST => String::new(),
+            None => DEFAULT.to_owned(),
+        };
         writeln!(out, "      {key:keys$}  {value:values$}  {origin}")?;
     }
     Ok(())
@@ -80,7 +88,7 @@ fn table<'a>(
 
 fn entry_values(entry: &Entry) -> Vec<(&'static str, Value)> {
     let digest = component_digest(&entry.component).unwrap_or_else(|error| format!("none: {error}"));
-    let mut rows = vec![("component", json!(entry.component.to_string())), ("digest", json!(digest))];
+    let mut rows = vec![("component", json!(entry.component.to_string())), (DIGEST, json!(digest))];
     rows.extend(entry.name.as_ref().map(|name| ("name", json!(name))));
     rows.push(("config", entry.config.clone()));
     rows.extend(entry.limits.as_ref().map(|limits| ("limits", limits.clone())));
@@ -98,12 +106,22 @@ fn provider_values(provider: &Provider) -> Vec<(&'static str, Value)> {
     let limits = [
         ("connectMs", provider.limits.connect_ms),
         ("firstByteMs", provider.limits.first_byte_ms),
+        ("firstContentMs", provider.limits.first_content_ms),
+        ("contentMs", provider.limits.content_ms),
         ("idleMs", provider.limits.idle_ms),
+        ("totalMs", provider.limits.total_ms),
     ];
     let limits: Map<String, Value> =
         limits.into_iter().filter_map(|(key, ms)| Some((key.to_owned(), json!(ms?)))).collect();
     if !limits.is_empty() {
         rows.push(("limits", Value::Object(limits)));
+    }
+    if provider.text_hints {
+        rows.push(("textHints", json!(true)));
+    }
+    let own = provider.classify.rows();
+    if !own.is_empty() {
+        rows.push(("classify", own.iter().map(|row| json!(format!("{} → {}", row.id, row.code))).collect()));
     }
     rows
 }

@@ -5,7 +5,10 @@ use super::{
     when::{span, utc},
 };
 use crate::{
-    cli::Exit,
+    cli::{
+        Exit,
+        stdout::{print, print_line},
+    },
     env::{Clock, SystemClock},
     journal::{Body, Event, SessionState, event::TurnEndReason, projection::RetryView, record::Contents},
     profile::Home,
@@ -41,10 +44,10 @@ pub(super) fn run(home: &Home, args: &ShowArgs) -> anyhow::Result<Exit> {
     }
     if args.json {
         for (_, event) in of_turn(&contents, args.turn) {
-            println!("{}", serde_json::to_string(event)?);
+            print_line(&serde_json::to_string(event)?)?;
         }
     } else {
-        print!("{}", timeline(&contents, args.turn, args.chunks));
+        print(&timeline(&contents, args.turn, args.chunks))?;
     }
     Ok(Exit::Completed)
 }

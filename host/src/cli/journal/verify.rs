@@ -1,7 +1,10 @@
 //! `retake journal verify`: whether records obey every rule.
 
 use super::source::Source;
-use crate::{cli::Exit, profile::Home};
+use crate::{
+    cli::{Exit, stdout::print_line},
+    profile::Home,
+};
 use clap::Args;
 
 #[derive(Args, Debug)]
@@ -22,7 +25,7 @@ pub(super) fn run(home: &Home, args: &VerifyArgs) -> anyhow::Result<Exit> {
     let mut good = true;
     for source in &sources {
         let report = source.verify()?;
-        println!("{report}");
+        print_line(&report.to_string())?;
         good &= report.is_good();
     }
     Ok(if good { Exit::Completed } else { Exit::Failed })

@@ -1,38 +1,12 @@
-//! The answer of a chat-completions stream: events in, chunks out.
-//!
-//! Pure: it holds what one answer has said so far, and knows neither sockets nor time. `openai_chat` feeds it. What it
-//! cannot accept it returns as a [`Trouble`], for `openai_chat` to name.
+//! The answer of a chat-completions stream. Its terminator is `[DONE]`.
 
-use super::{provider_error::ProviderError, sse::Event};
-use crate::llm::{Block, BlockType, Chunk, FinishReason, Usage};
+use super::{
+    answer::{Answer, Blocks, CallPiece, Progress, Trouble, read_event},
+    sse::Event,
+};
+use crate::llm::{BlockType, Chunk, FinishReason, Usage};
 use serde::Deserialize;
 use serde_json::Value;
-
-/// More blocks than this are no answer of a model.
-const MAX_BLOCKS: usize = 1024;
-
-/// What an event brought.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Progress {
-    /// Nothing that the model said.
-    Nothing,
-    Content,
-    /// The terminator: the answer is over.
-    Done,
-}
-
-/// Why an answer is none.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Trouble {
-    /// The provider reports an error inside the stream; `body` is what it sent.
-    Provider { error: Box<ProviderError>, body: String },
-    /// The stream does not follow the protocol.
-    Malformed(String),
-    /// The answer ended for a reason that is no normal end.
-    Finish(String),
-    /// The answer ended normally, with nothing in it.
-    Empty,
-}
 
 #[derive(Deserialize)]
 struct WireChunk {
@@ -84,27 +58,16 @@ struct WireFunction {
     arguments: Option<String>,
 }
 
-/// A block that has been started. Text and reasoning end when the other begins; tool calls may be interleaved.
-struct Open {
-    block: Block,
-    ended: bool,
-    /// The provider's own number of a tool call.
-    wire_index: Option<u64>,
-    /// Whether the provider gave the tool call an id.
-    has_id: bool,
-}
-
 /// One answer, as far as it has come.
 #[derive(Default)]
 pub(super) struct ChatAnswer {
-    blocks: Vec<Open>,
+    blocks: Blocks,
     usage: Option<Usage>,
     finish_reason: Option<String>,
 }
 
-impl ChatAnswer {
-    /// Takes one event and appends the chunks that it makes.
-    pub(super) fn event(&mut self, event: &Event, chunks: &mut Vec<Chunk>) -> Result<Progress, Trouble> {
+impl Answer for ChatAnswer {
+    fn event(&mut self, event: &Event, chunks: &mut Vec<Chunk>) -> Result<Progress, Trouble> {
         let data = event.data.trim();
         if data == "[DONE]" {
             return Ok(Progress::Done);
@@ -116,17 +79,10 @@ impl ChatAnswer {
         let regular = matches!(&parsed, Ok(WireChunk { choices: Some(_), error: None | Some(Value::Null), .. }));
         if !regular || event.name == "error" {
             // An error, or a chunk of a shape that an error may have; otherwise something that does not concern us.
-            match serde_json::from_str::<Value>(data) {
-                Ok(value) => {
-                    if let Some(error) = ProviderError::inside(&value, &event.name) {
-                        return Err(Trouble::Provider { error: Box::new(error), body: data.to_owned() });
-                    }
-                }
-                Err(error) => return Err(Trouble::Malformed(format!("an event of the stream is not JSON: {error}"))),
-            }
+            read_event(event)?;
         }
         let chunk = parsed.map_err(|error| {
-            Trouble::Malformed(format!("an event of the stream is not a chat completion chunk: {error}"))
+            Trouble::shape(format!("an event of the stream is not a chat completion chunk: {error}"))
         })?;
         if let Some(usage) = chunk.usage.as_ref().filter(|usage| usage.is_object()) {
             self.usage = Some(read_usage(usage));
@@ -143,13 +99,15 @@ impl ChatAnswer {
         Ok(if chunks.len() > before { Progress::Content } else { Progress::Nothing })
     }
 
-    /// The token counts that the provider has given so far.
-    pub(super) fn usage(&self) -> Option<Usage> {
+    fn usage(&self) -> Option<Usage> {
         self.usage
     }
 
-    /// Ends the answer after its terminator: appends the ends of its blocks and says how it ended.
-    pub(super) fn finish(self, chunks: &mut Vec<Chunk>) -> Result<FinishReason, Trouble> {
+    fn is_reasoning(&self) -> bool {
+        self.blocks.is_reasoning()
+    }
+
+    fn finish(self: Box<Self>, chunks: &mut Vec<Chunk>) -> Result<FinishReason, Trouble> {
         let reason = self.finish_reason.as_deref().map(str::to_ascii_lowercase);
         let cut = match reason.as_deref() {
             None
@@ -159,52 +117,27 @@ impl ChatAnswer {
             Some("length" | "max_tokens" | "max_output_tokens") => true,
             Some(_) => return Err(Trouble::Finish(self.finish_reason.unwrap_or_default())),
         };
-        if self.blocks.is_empty() && !cut {
-            return Err(Trouble::Empty);
-        }
-        let mut has_tool_calls = false;
-        for open in &self.blocks {
-            let Block::ToolCall { name, arguments, .. } = &open.block else { continue };
-            has_tool_calls = true;
-            // A call that was cut by the length limit is incomplete in an honest way; any other is broken.
-            if !cut && name.is_empty() {
-                return Err(Trouble::Malformed("a tool call of the answer has no name".to_owned()));
-            }
-            if !cut && !arguments.is_empty() && serde_json::from_str::<serde::de::IgnoredAny>(arguments).is_err() {
-                return Err(Trouble::Malformed(format!("the arguments of the tool call {name:?} are not JSON")));
-            }
-        }
-        for (index, open) in (0..).zip(self.blocks) {
-            if !open.ended {
-                chunks.push(Chunk::BlockEnd { index, block: open.block });
-            }
-        }
-        Ok(if cut {
-            FinishReason::MaxTokens
-        } else if has_tool_calls {
-            // Some providers say `stop` after tool calls too.
-            FinishReason::ToolCalls
-        } else {
-            FinishReason::Stop
-        })
+        self.blocks.finish(cut, chunks)
     }
+}
 
+impl ChatAnswer {
     fn delta(&mut self, delta: WireDelta, chunks: &mut Vec<Chunk>) -> Result<(), Trouble> {
         // Gateways that know both names send the same text under each.
         if let Some(text) = delta.reasoning_content.or(delta.reasoning) {
-            self.text(BlockType::Reasoning, &text, chunks)?;
+            self.blocks.text(BlockType::Reasoning, &text, chunks)?;
         }
         match delta.content {
-            Some(WireContent::Text(text)) => self.text(BlockType::Text, &text, chunks)?,
+            Some(WireContent::Text(text)) => self.blocks.text(BlockType::Text, &text, chunks)?,
             Some(WireContent::Parts(parts)) => {
                 for text in parts.into_iter().filter_map(|part| part.text) {
-                    self.text(BlockType::Text, &text, chunks)?;
+                    self.blocks.text(BlockType::Text, &text, chunks)?;
                 }
             }
             None => {}
         }
         if let Some(text) = delta.refusal {
-            self.text(BlockType::Text, &text, chunks)?;
+            self.blocks.text(BlockType::Text, &text, chunks)?;
         }
         for call in delta.tool_calls.into_iter().flatten() {
             self.tool_call(call, chunks)?;
@@ -215,90 +148,15 @@ impl ChatAnswer {
         Ok(())
     }
 
-    fn text(&mut self, kind: BlockType, more: &str, chunks: &mut Vec<Chunk>) -> Result<(), Trouble> {
-        if more.is_empty() {
-            return Ok(());
-        }
-        let continues = self.blocks.last().is_some_and(|open| !open.ended && block_type(&open.block) == kind);
-        if !continues {
-            let text = String::new();
-            let block = match kind {
-                BlockType::Reasoning => Block::Reasoning { text },
-                _ => Block::Text { text },
-            };
-            self.start(block, None, chunks)?;
-        }
-        let index = self.blocks.len() as u32 - 1;
-        if let Some(Open { block: Block::Text { text } | Block::Reasoning { text }, .. }) = self.blocks.last_mut() {
-            text.push_str(more);
-        }
-        let text = more.to_owned();
-        chunks.push(match kind {
-            BlockType::Reasoning => Chunk::ReasoningDelta { index, text },
-            _ => Chunk::TextDelta { index, text },
-        });
-        Ok(())
-    }
-
     fn tool_call(&mut self, call: WireToolCall, chunks: &mut Vec<Chunk>) -> Result<(), Trouble> {
-        let given_id = call.id.filter(|id| !id.is_empty());
-        let found = self.blocks.iter().rposition(|open| {
-            let Block::ToolCall { id, .. } = &open.block else { return false };
-            let same_number = call.index.is_none() || open.wire_index == call.index;
-            // Some providers number every call 0 and tell them apart by id alone.
-            let same_id = given_id.as_ref().is_none_or(|given| !open.has_id || id == given);
-            same_number && same_id
-        });
-        let position = match found {
-            Some(position) => position,
-            None => {
-                let id = given_id.clone().unwrap_or_else(|| format!("call_{}", self.blocks.len()));
-                let block = Block::ToolCall { id, name: String::new(), arguments: String::new() };
-                self.start(block, call.index, chunks)?;
-                self.blocks.len() - 1
-            }
-        };
-        let open = &mut self.blocks[position];
-        open.has_id |= given_id.is_some();
-        let Block::ToolCall { id, name, arguments } = &mut open.block else { return Ok(()) };
         let function = call.function.unwrap_or(WireFunction { name: None, arguments: None });
-        // A name comes whole, and some providers repeat it.
-        let new_name = function.name.filter(|new| !new.is_empty() && name.is_empty());
-        if let Some(new) = &new_name {
-            name.clone_from(new);
-        }
-        let arguments_delta = function.arguments.unwrap_or_default();
-        arguments.push_str(&arguments_delta);
-        if new_name.is_some() || !arguments_delta.is_empty() {
-            let index = position as u32;
-            chunks.push(Chunk::ToolCallDelta { index, id: id.clone(), name: new_name, arguments_delta });
-        }
-        Ok(())
-    }
-
-    /// Opens a block, and ends a text that stood open before it.
-    fn start(&mut self, block: Block, wire_index: Option<u64>, chunks: &mut Vec<Chunk>) -> Result<(), Trouble> {
-        if self.blocks.len() >= MAX_BLOCKS {
-            return Err(Trouble::Malformed(format!("the answer has more than {MAX_BLOCKS} blocks")));
-        }
-        let last = self.blocks.len().saturating_sub(1) as u32;
-        if let Some(open) =
-            self.blocks.last_mut().filter(|open| !open.ended && block_type(&open.block) != BlockType::ToolCall)
-        {
-            open.ended = true;
-            chunks.push(Chunk::BlockEnd { index: last, block: open.block.clone() });
-        }
-        chunks.push(Chunk::BlockStart { index: self.blocks.len() as u32, block_type: block_type(&block) });
-        self.blocks.push(Open { block, ended: false, wire_index, has_id: false });
-        Ok(())
-    }
-}
-
-fn block_type(block: &Block) -> BlockType {
-    match block {
-        Block::Text { .. } => BlockType::Text,
-        Block::Reasoning { .. } => BlockType::Reasoning,
-        Block::ToolCall { .. } => BlockType::ToolCall,
+        let piece = CallPiece {
+            wire_index: call.index,
+            id: call.id,
+            name: function.name,
+            arguments: function.arguments.unwrap_or_default(),
+        };
+        self.blocks.tool_call(piece, chunks)
     }
 }
 
@@ -319,6 +177,7 @@ fn read_usage(usage: &Value) -> Usage {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::llm::{Block, classify::StreamFault};
     use proptest::prelude::*;
     use serde_json::json;
 
@@ -326,7 +185,7 @@ mod tests {
 
     /// Plays events and then the terminator.
     fn play(events: &[Value]) -> Outcome {
-        let mut answer = ChatAnswer::default();
+        let mut answer = Box::new(ChatAnswer::default());
         let mut chunks = Vec::new();
         for event in events {
             let event = Event { name: String::new(), data: event.to_string() };
@@ -383,8 +242,6 @@ mod tests {
         ]);
         assert_eq!(outcome, Ok(FinishReason::Stop));
         assert_eq!(blocks(&chunks), [Block::Reasoning { text: "hm".to_owned() }, Block::Text { text: "7".to_owned() }]);
-        let (chunks, outcome) = play(&[delta(json!({"reasoning": "hm"})), ends("stop")]);
-        assert_eq!((outcome, blocks(&chunks).len()), (Ok(FinishReason::Stop), 1));
     }
 
     fn call(index: Value, id: Value, name: Value, arguments: &str) -> Value {
@@ -430,11 +287,11 @@ mod tests {
     fn a_broken_tool_call_never_becomes_one_unless_the_length_limit_cut_it() {
         let broken = call(json!(0), json!("a"), json!("f"), "{\"path\":\"a.t");
         let (chunks, outcome) = play(&[broken.clone(), ends("tool_calls")]);
-        assert!(matches!(outcome, Err(Trouble::Malformed(text)) if text.contains("not JSON")));
+        assert!(matches!(outcome, Err(Trouble::Broken(StreamFault::ToolCall, text)) if text.contains("not JSON")));
         assert_eq!(blocks(&chunks), []);
         assert_eq!(play(&[broken, ends("length")]).1, Ok(FinishReason::MaxTokens));
         let nameless = call(json!(0), json!("a"), json!(null), "{}");
-        assert!(matches!(play(&[nameless, ends("tool_calls")]).1, Err(Trouble::Malformed(_))));
+        assert!(matches!(play(&[nameless, ends("tool_calls")]).1, Err(Trouble::Broken(StreamFault::ToolCall, _))));
     }
 
     #[test]
@@ -442,6 +299,8 @@ mod tests {
         assert_eq!(play(&[]).1, Err(Trouble::Empty));
         assert_eq!(play(&[delta(json!({"content": ""})), ends("stop")]).1, Err(Trouble::Empty));
         assert_eq!(play(&[ends("tool_calls")]).1, Err(Trouble::Empty));
+        assert_eq!(play(&[delta(json!({"content": " \n"})), ends("stop")]).1, Err(Trouble::Empty));
+        assert_eq!(play(&[delta(json!({"reasoning": "hm"})), ends("stop")]).1, Err(Trouble::Empty));
         assert_eq!(play(&[ends("length")]).1, Ok(FinishReason::MaxTokens));
     }
 
@@ -464,10 +323,16 @@ mod tests {
     #[test]
     fn what_is_no_chunk_is_malformed() {
         for value in [json!("text"), json!(7), json!({"choices": 7}), delta(json!({"content": 7}))] {
-            assert!(matches!(play(std::slice::from_ref(&value)).1, Err(Trouble::Malformed(_))), "{value}");
+            assert!(
+                matches!(play(std::slice::from_ref(&value)).1, Err(Trouble::Broken(StreamFault::Shape, _))),
+                "{value}"
+            );
         }
         let event = Event { name: String::new(), data: "{\"choices\"".to_owned() };
-        assert!(matches!(ChatAnswer::default().event(&event, &mut vec![]), Err(Trouble::Malformed(_))));
+        assert!(matches!(
+            ChatAnswer::default().event(&event, &mut vec![]),
+            Err(Trouble::Broken(StreamFault::NotJson, _))
+        ));
     }
 
     #[test]
@@ -498,7 +363,7 @@ mod tests {
         #[test]
         fn garbage_never_panics(data in proptest::collection::vec(
             "\\PC{0,40}|\\{\"choices\":\\[\\{\"delta\":\\{\"(content|reasoning|tool_calls|function_call|refusal)\":(\"x\"|null|7|\\[\\{\\}\\]|\\{\\}|\\[\\{\"index\":[0-3],\"function\":\\{\"name\":\"f\"\\}\\}\\])\\}\\}\\]\\}", 0..20)) {
-            let mut answer = ChatAnswer::default();
+            let mut answer = Box::new(ChatAnswer::default());
             let mut chunks = Vec::new();
             let fine = data.into_iter().all(|data| answer.event(&Event { name: String::new(), data }, &mut chunks).is_ok());
             if fine && answer.finish(&mut chunks).is_ok() {

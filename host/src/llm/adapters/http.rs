@@ -11,14 +11,18 @@ use std::{error::Error as StdError, io, net::IpAddr, sync::Arc, time::Duration};
 /// |---|---|---|
 /// | `connect` | 10 s | name, connection and TLS; a reachable host needs far less |
 /// | `first_byte` | 120 s | from the start of the call to the response's head; a queue may stand before the model |
-/// | `idle` | 300 s | between two reads of the body; any byte counts, also a comment that keeps the connection alive |
-/// | `content` | 900 s | between two pieces of content; a server that only sends comments is not let to do so for ever |
+/// | `first_content` | 600 s | from the head to the first content; a long prompt is read before the first word |
+/// | `content` | 900 s | between two pieces of content, reasoning included; some models fall silent for many minutes |
+/// | `idle` | 300 s | between two reads of the body; any byte counts, also a comment or a ping that keeps the connection alive |
+/// | `total` | none | the whole call; a stream that flows is healthy however long it is |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub connect: Duration,
     pub first_byte: Duration,
-    pub idle: Duration,
+    pub first_content: Duration,
     pub content: Duration,
+    pub idle: Duration,
+    pub total: Option<Duration>,
 }
 
 impl Default for Limits {
@@ -26,9 +30,27 @@ impl Default for Limits {
         Limits {
             connect: Duration::from_secs(10),
             first_byte: Duration::from_secs(120),
-            idle: Duration::from_secs(300),
+            first_content: Duration::from_secs(600),
             content: Duration::from_secs(900),
+            idle: Duration::from_secs(300),
+            total: None,
         }
+    }
+}
+
+impl Limits {
+    /// Every limit that is set, by its name.
+    pub(super) fn named(&self) -> impl Iterator<Item = (&'static str, Duration)> {
+        let total = self.total.map(|total| ("total", total));
+        [
+            ("connect", self.connect),
+            ("first-byte", self.first_byte),
+            ("first-content", self.first_content),
+            ("content", self.content),
+            ("idle", self.idle),
+        ]
+        .into_iter()
+        .chain(total)
     }
 }
 

@@ -1,16 +1,27 @@
-//! Adapters: one file a protocol, and what protocols over HTTP share.
+//! Adapters: what is different between the protocols, and what providers over HTTP share.
 //!
 //! An adapter turns a request into exactly one wire request and its answer into chunks. It retries nothing and keeps
-//! nothing between two calls.
+//! nothing between two calls. The way of a call: `provider` (configuration) → `call` (one request, its limits, its
+//! stream) → `sse` (bytes to events) → the protocol's answer (events to chunks); what goes wrong goes to `naming`.
 
+mod answer;
+mod call;
 mod chat_answer;
 mod chat_request;
+mod dialect;
 pub mod http;
-pub mod openai_chat;
+mod messages_answer;
+mod messages_request;
+mod naming;
+mod provider;
 mod provider_error;
+mod responses_answer;
+mod responses_request;
 pub mod secret;
 mod sse;
 
+pub use dialect::Dialect;
 pub use http::Limits;
-pub use openai_chat::{ConfigError, OpenAiChat, OpenAiChatConfig};
+pub use naming::classify_fixture;
+pub use provider::{ConfigError, HttpProvider, ProviderConfig};
 pub use secret::Secret;

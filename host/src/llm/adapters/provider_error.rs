@@ -75,17 +75,24 @@ impl ProviderError {
                 .or_else(|| text("status").filter(|word| word.parse::<u16>().is_err())),
             message: text("message").or_else(|| text("detail")).or_else(|| text("error_msg")),
             status,
-            // A gateway may quote the error of the provider behind it.
-            text: object
-                .get("metadata")
-                .and_then(|m| m.get("raw"))
-                .map(|raw| match raw {
-                    Value::String(raw) => raw.clone(),
-                    other => other.to_string(),
-                })
-                .unwrap_or_default(),
+            text: further_text(object),
         }
     }
+}
+
+/// What an error object says beside its message: the error of the provider behind a gateway, and the ids of the quotas
+/// that were exceeded, which tell a limit per minute from one per day.
+fn further_text(object: &Map<String, Value>) -> String {
+    let mut texts = Vec::new();
+    match object.get("metadata").and_then(|metadata| metadata.get("raw")) {
+        Some(Value::String(raw)) => texts.push(raw.clone()),
+        Some(other) => texts.push(other.to_string()),
+        None => {}
+    }
+    let details = object.get("details").and_then(Value::as_array).into_iter().flatten();
+    let violations = details.filter_map(|detail| detail.get("violations")?.as_array()).flatten();
+    texts.extend(violations.filter_map(|violation| violation.get("quotaId")?.as_str().map(str::to_owned)));
+    texts.join(" ")
 }
 
 /// Some providers wrap the object in a list of one.

@@ -55,11 +55,13 @@ impl Redactor {
         // A provider's text must not steer a terminal.
         let printable = message.chars().map(|c| if c.is_control() { ' ' } else { c });
         failure.message = printable.take(LONGEST_MESSAGE).collect();
-        let texts = [&mut failure.request_id]
-            .into_iter()
-            .chain(failure.evidence.as_mut().into_iter().flat_map(|e| [&mut e.provider_code, &mut e.retry_after]));
-        for text in texts.flatten() {
-            *text = self.text(text).chars().filter(|c| !c.is_control()).take(256).collect();
+        let short = |text: &str| self.text(text).chars().filter(|c| !c.is_control()).take(256).collect::<String>();
+        let code = failure.evidence.as_mut().and_then(|evidence| evidence.provider_code.as_mut());
+        for text in [failure.request_id.as_mut(), code].into_iter().flatten() {
+            *text = short(text);
+        }
+        if let Some(hint) = failure.evidence.as_mut().and_then(|evidence| evidence.hint.as_mut()) {
+            hint.raw = short(&hint.raw);
         }
         if let Some(body) = failure.evidence.as_mut().and_then(|evidence| evidence.body.as_mut()) {
             *body = self.text(body);
@@ -115,7 +117,7 @@ fn without_tokens(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::llm::{Evidence, FailureCode};
+    use crate::llm::{Evidence, FailureCode, Hint};
     use proptest::prelude::*;
 
     #[test]
@@ -145,11 +147,17 @@ mod tests {
         failure.request_id = Some("hunter2-hunter2".to_owned());
         let evidence = Evidence {
             provider_code: Some("x hunter2-hunter2".to_owned()),
-            retry_after: Some("hunter2-hunter2".to_owned()),
+            hint: Some(Hint {
+                source: "retry-after".to_owned(),
+                raw: "hunter2-hunter2".to_owned(),
+                ms: None,
+                r#use: None,
+                why: None,
+            }),
             body: Some("é".repeat(MAX_KEPT_BODY) + "hunter2-hunter2"),
             ..Evidence::default()
         };
-        failure.evidence = Some(evidence);
+        failure.evidence = Some(Box::new(evidence));
         Redactor::new(["hunter2-hunter2"]).clean(&mut failure);
         let json = serde_json::to_string(&failure).unwrap();
         assert!(!json.contains("hunter2"), "{json}");

@@ -1,4 +1,5 @@
 use super::*;
+use crate::llm::FailureCode::*;
 use proptest::prelude::*;
 
 fn status(status: u16) -> Signal<'static> {
@@ -68,7 +69,9 @@ fn codes_and_patterns_of_the_table_are_spelt_so_that_they_can_match() {
                         Some(gap) => assert!(gap.parse::<usize>().is_ok_and(|gap| gap <= 20), "{}: {token}", row.id),
                         None => assert!(
                             token.trim_start_matches('~').split('|').all(|word| {
-                                !word.is_empty() && word.chars().all(|c| c.is_alphanumeric() && !c.is_uppercase())
+                                word == "#"
+                                    || !word.is_empty()
+                                        && word.chars().all(|c| c.is_alphanumeric() && !c.is_uppercase())
                             }),
                             "{}: {token}",
                             row.id
@@ -254,12 +257,17 @@ fn the_providers_word_on_retrying_counts_where_the_status_leaves_room() {
     assert_eq!(asked(400, true), Server);
     assert_eq!(asked(429, false), Quota);
     assert_eq!(asked(409, false), InvalidRequest);
+    assert_eq!(asked(503, false), InvalidRequest, "it is said on purpose");
+    let quota = Signal { should_retry: Some(true), ..coded(429, "insufficient_quota", "") };
+    assert_eq!(code_of(quota), RateLimit, "the provider's word goes before its codes");
     for (value, code) in
         [(401, Auth), (402, Quota), (403, Auth), (413, InvalidRequest), (429, RateLimit), (500, Server)]
     {
         assert_eq!(asked(value, true), code, "{value}");
     }
-    assert_eq!(asked(500, false), Server);
+    for (value, code) in [(401, Auth), (402, Quota), (413, InvalidRequest)] {
+        assert_eq!(asked(value, false), code, "{value}");
+    }
     assert_eq!(asked(400, false), InvalidRequest);
 }
 
@@ -283,16 +291,19 @@ proptest! {
     fn any_input_gets_a_code_and_a_row(
         value: Option<u16>, code in proptest::option::of(".{0,30}"), kind in proptest::option::of("[a-z_ ]{0,30}"),
         message in proptest::option::of("(quota|context|limit|exceeded|input|rate|per|minute|0| |_|\\PC){0,60}"), text in "\\PC{0,200}",
-        should_retry: Option<bool>, finish_reason in proptest::option::of("[a-z_]{0,12}"),
+        should_retry: Option<bool>, too_large: bool, reported: bool, finish_reason in proptest::option::of("[a-z_]{0,12}"),
     ) {
         let signal = Signal {
-            transport: None, status: value, should_retry, code: code.as_deref(), kind: kind.as_deref(),
+            transport: None, stream: None, too_large, reported, status: value, should_retry, code: code.as_deref(), kind: kind.as_deref(),
             message: message.as_deref(), text: &text, finish_reason: finish_reason.as_deref(),
         };
         let verdict = classify(&signal);
         prop_assert!(!verdict.row.is_empty());
+        // A failure that an adapter saw has a status, or is reported inside a success.
+        prop_assert!(verdict.code != Unknown || (!matches!(value, Some(0..=199 | 300..)) && !reported) || value.is_some_and(|v| (200..=299).contains(&v)));
         match value {
             Some(402) => prop_assert_eq!(verdict.code, Quota),
+            Some(500..=599) if should_retry == Some(false) => prop_assert_eq!(verdict.code, InvalidRequest),
             Some(500..=599) => prop_assert_eq!(verdict.code, Server),
             Some(401) => prop_assert!(matches!(verdict.code, Auth | Quota | ContextOverflow)),
             _ => {}

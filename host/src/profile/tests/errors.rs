@@ -21,7 +21,7 @@ fn an_unknown_key_names_the_nearest_known_one() {
         &[
             "profile.yml:7:1: jurnal: unknown key \"jurnal\" (did you mean \"journal\"?); allowed here: model, providers, bundles, journal, drainTimeoutMs.",
             "profile.yml:8:1: colour: unknown key \"colour\"; allowed here: model, providers, bundles, journal, drainTimeoutMs.",
-            "profile.yml:6:5: providers[0].retrypolicy: unknown key \"retrypolicy\" (did you mean \"retryPolicy\"?); allowed here: provider, adapter, baseUrl, apiKeyEnv, chaos, retryPolicy, limits.",
+            "profile.yml:6:5: providers[0].retrypolicy: unknown key \"retrypolicy\" (did you mean \"retryPolicy\"?); allowed here: provider, adapter, baseUrl, apiKeyEnv, chaos, retryPolicy, limits, textHints, classify.",
         ],
     );
 }
@@ -123,7 +123,7 @@ fn an_unknown_adapter_or_journal_is_answered_with_the_known_ones() {
     refused(
         &PROVIDER.replace("openai-chat", "openai_chat"),
         &[
-            "profile.yml:4:5: providers[0].adapter: the text \"openai_chat\" is not allowed here; it is one of openai-chat (did you mean \"openai-chat\"?).",
+            "profile.yml:4:5: providers[0].adapter: the text \"openai_chat\" is not allowed here; it is one of openai-chat, anthropic-messages, openai-responses (did you mean \"openai-chat\"?).",
         ],
     );
     refused(
@@ -260,7 +260,7 @@ fn a_patch_addresses_a_row_or_a_provider_but_not_both() {
     patch_refused(
         "- provider: acme\n  id: llm-retry\n",
         &[
-            "retake.patch.yml:2:3: [0].id: unknown key \"id\"; allowed here: provider, adapter, baseUrl, apiKeyEnv, chaos, retryPolicy, limits.",
+            "retake.patch.yml:2:3: [0].id: unknown key \"id\"; allowed here: provider, adapter, baseUrl, apiKeyEnv, chaos, retryPolicy, limits, textHints, classify.",
         ],
     );
 }

@@ -230,7 +230,7 @@ fn other_keys_of_a_provider_are_replaced_as_wholes() {
     world.write("retake.patch.yml", "- provider: acme\n  limits: { firstByteMs: 30 }\n  chaos: \"503, ok\"\n");
     let profile = world.composed();
     let provider = &profile.providers[0];
-    assert_eq!(provider.limits, ProviderLimits { connect_ms: None, first_byte_ms: Some(30), idle_ms: None });
+    assert_eq!(provider.limits, ProviderLimits { first_byte_ms: Some(30), ..ProviderLimits::default() });
     assert_eq!(provider.endpoint, Endpoint::Chaos("503, ok".into()), "chaos takes the place of baseUrl");
     assert!(!provider.provenance.contains_key("baseUrl"));
     assert_eq!(world.warnings(), ["profile.yml:7:5: apiKeyEnv is unused: a chaos provider needs no key"]);

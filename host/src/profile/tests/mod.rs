@@ -61,7 +61,17 @@ impl World {
     }
 
     fn short(&self, text: &str) -> String {
-        text.replace(&format!("{}/", self.path("").display().to_string().trim_end_matches('/')), "")
+        let text = text.replace(&format!("{}/", self.path("").display().to_string().trim_end_matches('/')), "");
+        // A digest changes with every build of a component.
+        let is_digest = |word: &str| word.len() == 64 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+        text.split(' ')
+            .map(
+                |word| {
+                    if is_digest(word.trim_end()) { word.replace(word.trim_end(), "(sha256)") } else { word.to_owned() }
+                },
+            )
+            .collect::<Vec<_>>()
+            .join(" ")
     }
 
     /// The texts of all warnings of a profile that composes.

@@ -25,10 +25,12 @@ profile work (profile.yml)
 executors, the first is asked first
   llm-retry (disabled)
       component  builtin:llm-retry  bundle base, builtin:base:3
+      digest     (sha256)  
       config     {}                 default
       disabled   true               bundle retry-strategy, builtin:retry-strategy:2
   retry-strategy
       component  builtin:retry-strategy  bundle retry-strategy, builtin:retry-strategy:5
+      digest     (sha256)  
       config     {"strategy":"linear"}   profile patch, retake.patch.yml:2
       disabled   false                   default
 

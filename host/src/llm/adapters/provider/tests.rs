@@ -1,10 +1,15 @@
-use super::*;
-use crate::llm::{Block, BlockType, Message, Role, Usage};
+use super::{super::call::ERROR_BODY_LIMIT, *};
+use crate::llm::{
+    Block, BlockType, Evidence, Failure, FailureCode, FinishReason, Message, Role, Usage, failure::MAX_KEPT_BODY,
+};
+use futures_util::StreamExt;
 use std::sync::Mutex;
+use std::time::Duration;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     sync::Notify,
+    time::timeout,
 };
 
 const KEY: &str = "sk-test-0123456789abcdef";
@@ -62,11 +67,11 @@ impl Server {
         format!("http://{}/v1", self.address)
     }
 
-    fn adapter(&self) -> OpenAiChat {
+    fn adapter(&self) -> HttpProvider {
         self.adapter_with(Limits::default())
     }
 
-    fn adapter_with(&self, limits: Limits) -> OpenAiChat {
+    fn adapter_with(&self, limits: Limits) -> HttpProvider {
         adapter(&self.base_url(), limits)
     }
 
@@ -119,10 +124,15 @@ async fn serve(mut socket: TcpStream, script: Vec<Act>, log: Arc<Mutex<Vec<Vec<u
     }
 }
 
-fn adapter(base_url: &str, limits: Limits) -> OpenAiChat {
-    let config =
-        OpenAiChatConfig { base_url: base_url.to_owned(), api_key: Some(Secret::new(KEY)), headers: vec![], limits };
-    OpenAiChat::new(config, clock()).unwrap()
+fn adapter(base_url: &str, limits: Limits) -> HttpProvider {
+    let config = ProviderConfig {
+        base_url: base_url.to_owned(),
+        api_key: Some(Secret::new(KEY)),
+        headers: vec![],
+        limits,
+        ..ProviderConfig::default()
+    };
+    HttpProvider::new(config, clock()).unwrap()
 }
 
 fn clock() -> Arc<dyn Clock> {
@@ -140,7 +150,7 @@ fn request() -> Arc<Request> {
     Arc::new(Request { model: "acme-1".to_owned(), system: Some("You are terse.".to_owned()), messages: vec![user] })
 }
 
-async fn ask(adapter: &OpenAiChat) -> Vec<Chunk> {
+async fn ask(adapter: &HttpProvider) -> Vec<Chunk> {
     let asking = adapter.stream(request(), CancellationToken::new()).collect();
     let chunks: Vec<Chunk> = timeout(Duration::from_secs(20), asking).await.expect("a call ends");
     let finishes = chunks.iter().filter(|chunk| matches!(chunk, Chunk::Finish { .. })).count();
@@ -302,7 +312,7 @@ async fn hints_and_request_ids_are_taken_from_the_head_and_then_the_body() {
         assert_eq!((failure.provider_retry_after_ms, failure.request_id.as_deref()), (hint, id), "{headers}");
     }
     let server = Server::saying(refusal("429 Too Many Requests", "retry-after: soon\r\n", "")).await;
-    assert_eq!(evidence(&server.ask().await).retry_after.as_deref(), Some("soon"));
+    assert_eq!(evidence(&server.ask().await).hint.as_ref().map(|hint| hint.raw.as_str()), Some("soon"));
 }
 
 #[tokio::test]
@@ -519,8 +529,12 @@ async fn comments_keep_a_stream_alive_but_not_for_ever_without_content() {
     assert_eq!(chunks.last(), Some(&Chunk::Finish { reason: FinishReason::Stop }), "{chunks:?}");
 
     let server = Server::start(head().chain(comments(100)).collect()).await;
-    let chunks = ask(&server.adapter_with(Limits { idle: ms(5000), content: ms(400), ..Limits::default() })).await;
-    assert_eq!((failure(&chunks).code, evidence(&chunks).phase.as_deref()), (FailureCode::Timeout, Some("content")));
+    let chunks =
+        ask(&server.adapter_with(Limits { idle: ms(5000), first_content: ms(400), ..Limits::default() })).await;
+    assert_eq!(
+        (failure(&chunks).code, evidence(&chunks).phase.as_deref()),
+        (FailureCode::Timeout, Some("first-content"))
+    );
 }
 
 #[tokio::test]
@@ -571,21 +585,21 @@ async fn dropping_the_stream_closes_the_connection() {
 #[test]
 fn a_configuration_that_cannot_work_is_refused_without_showing_a_secret() {
     let make =
-        |config: OpenAiChatConfig| OpenAiChat::new(config, clock()).map(|_| ()).map_err(|error| error.to_string());
-    let base = || OpenAiChatConfig { base_url: "https://host.test/v1".to_owned(), ..OpenAiChatConfig::default() };
+        |config: ProviderConfig| HttpProvider::new(config, clock()).map(|_| ()).map_err(|error| error.to_string());
+    let base = || ProviderConfig { base_url: "https://host.test/v1".to_owned(), ..ProviderConfig::default() };
     assert_eq!(make(base()), Ok(()));
     for (config, word) in [
-        (OpenAiChatConfig { base_url: "host/v1".to_owned(), ..base() }, "host/v1"),
-        (OpenAiChatConfig { base_url: "ftp://host/v1".to_owned(), ..base() }, "ftp"),
-        (OpenAiChatConfig { base_url: "https://me:hunter2@host.test/v1".to_owned(), ..base() }, "host.test"),
-        (OpenAiChatConfig { base_url: "//me:hunter2@host.test/v1".to_owned(), ..base() }, "hidden"),
-        (OpenAiChatConfig { api_key: Some(Secret::new("hunter2\n")), ..base() }, "API key"),
+        (ProviderConfig { base_url: "host/v1".to_owned(), ..base() }, "host/v1"),
+        (ProviderConfig { base_url: "ftp://host/v1".to_owned(), ..base() }, "ftp"),
+        (ProviderConfig { base_url: "https://me:hunter2@host.test/v1".to_owned(), ..base() }, "host.test"),
+        (ProviderConfig { base_url: "//me:hunter2@host.test/v1".to_owned(), ..base() }, "hidden"),
+        (ProviderConfig { api_key: Some(Secret::new("hunter2\n")), ..base() }, "API key"),
         (
-            OpenAiChatConfig { headers: vec![("content-type".to_owned(), Secret::new("hunter2"))], ..base() },
+            ProviderConfig { headers: vec![("content-type".to_owned(), Secret::new("hunter2"))], ..base() },
             "content-type",
         ),
-        (OpenAiChatConfig { headers: vec![("x-a".to_owned(), Secret::new("hunter2\r\n"))], ..base() }, "x-a"),
-        (OpenAiChatConfig { limits: Limits { idle: Duration::ZERO, ..Limits::default() }, ..base() }, "idle"),
+        (ProviderConfig { headers: vec![("x-a".to_owned(), Secret::new("hunter2\r\n"))], ..base() }, "x-a"),
+        (ProviderConfig { limits: Limits { idle: Duration::ZERO, ..Limits::default() }, ..base() }, "idle"),
     ] {
         let error = make(config).unwrap_err();
         assert!(error.contains(word) && !error.contains("hunter2"), "{error}");
@@ -599,7 +613,7 @@ fn the_endpoint_is_joined_to_the_base_path_and_keeps_a_query() {
         ("https://h.test/v1/", "https://h.test/v1/chat/completions"),
         ("https://h.test/v1?api-version=2", "https://h.test/v1/chat/completions?api-version=2"),
     ] {
-        assert_eq!(endpoint_url(base).unwrap().as_str(), url);
+        assert_eq!(endpoint_url(base, "/chat/completions").unwrap().as_str(), url);
     }
 }
 

@@ -1,0 +1,195 @@
+//! `retake run` and `retake demo`: answers, events, prompts, sessions and exit statuses.
+
+use super::*;
+use retake::chaos::PARTIAL_MARK;
+
+const FAILING: &str = "429:retry-after-ms=30, 503, cut:3, ok";
+
+#[test]
+fn with_json_stdout_is_one_event_a_line_as_in_the_journal_and_last_a_result() {
+    let home = Home::chaos(FAILING, QUICK);
+    let finished = home.run(["--json", "name one prime"]).expect(0);
+    let mut lines = json_lines(&finished.out);
+    let result = lines.pop().unwrap();
+    let events = home.events();
+    assert_eq!(lines.len(), events.len());
+    for (line, event) in lines.iter().zip(&events) {
+        assert_eq!(line["type"], "session_event");
+        assert_eq!(line["sessionId"], result["sessionId"]);
+        assert_eq!(&line["event"], event);
+    }
+    let session = home.journals()[0].file_stem().unwrap().to_str().unwrap().to_owned();
+    assert_eq!(result["type"], "result");
+    assert_eq!(result["sessionId"], session);
+    assert_eq!((&result["output"], &result["status"]), (&"Seven.".into(), &"completed".into()));
+    assert!(result["usage"]["outputTokens"].as_u64().unwrap() > 0, "{result}");
+    assert!(result.get("error").is_none());
+}
+
+#[test]
+fn every_failed_step_is_closed_before_its_retry_is_scheduled_and_every_retry_is_started_once_and_named_by_its_turn() {
+    let home = Home::chaos(FAILING, QUICK);
+    home.run(["name one prime"]).expect(0);
+    let events = home.events();
+    let retries = of_type(&events, "llm/retry");
+    assert_eq!(retries.len(), 3);
+    for (index, retry) in retries.iter().enumerate() {
+        let turn = &retry["data"]["turn"];
+        let before = &events[..retry["seq"].as_u64().unwrap() as usize];
+        let closed: Vec<_> =
+            of_type(before, "step/end").into_iter().filter(|end| &end["data"]["turn"] == turn).collect();
+        assert_eq!(closed.len(), 1);
+        assert_eq!(closed[0]["data"]["failure"], retry["data"]["failure"]);
+        assert_eq!(retry["data"]["retry"], index + 1);
+        let started: Vec<_> = of_type(&events, "llm/retry-started")
+            .into_iter()
+            .filter(|started| &started["data"]["turn"] == turn)
+            .collect();
+        assert_eq!(started.len(), 1);
+        assert_eq!(started[0]["data"]["retryId"], retry["data"]["retryId"]);
+    }
+    let turns: Vec<_> = of_type(&events, "turn/start")
+        .iter()
+        .map(|start| (start["data"]["turn"].as_u64(), start["data"]["retryOf"].as_u64()))
+        .collect();
+    assert_eq!(turns, [(Some(1), None), (Some(2), Some(1)), (Some(3), Some(2)), (Some(4), Some(3))]);
+    let ends: Vec<_> = of_type(&events, "turn/end").iter().map(|end| end["data"]["reason"]["kind"].clone()).collect();
+    assert_eq!(ends, ["retry", "retry", "retry", "completed"]);
+    assert_eq!(of_type(&events, "llm/retry")[0]["data"]["delayMs"], 30);
+}
+
+#[test]
+fn the_answer_is_all_of_stdout_and_holds_nothing_of_the_stream_that_was_cut() {
+    let home = Home::chaos(FAILING, QUICK);
+    let finished = home.run(["name one prime"]).expect(0);
+    assert_eq!(finished.out, "Seven.\n");
+    let finished = finished.says(&["Retrying model request (1/5)", "RATE_LIMIT 429", "SERVER 503", "TRANSPORT"]);
+    assert!(!finished.err.contains(PARTIAL_MARK), "{}", finished.err);
+    let events = home.events();
+    let messages = of_type(&events, "assistant/message");
+    assert_eq!(messages.len(), 1);
+    let seqs: Vec<_> =
+        messages[0]["sourceEventSeqs"].as_array().unwrap().iter().map(|seq| seq.as_u64().unwrap()).collect();
+    assert!(seqs.iter().all(|&seq| events[seq as usize]["data"]["turn"] == 4), "{seqs:?}");
+    let partial = events.iter().filter(|event| event.to_string().contains(PARTIAL_MARK));
+    let types: Vec<_> = partial.map(|event| event["type"].clone()).collect();
+    assert!(!types.is_empty() && types.iter().all(|name| name == "assistant/chunk"), "{types:?}");
+}
+
+#[test]
+fn all_attempts_are_the_same_request_byte_by_byte_as_the_chaos_command_records_them() {
+    let home = Home::new();
+    let record = home.path("requests.jsonl");
+    let arguments = ["chaos", "--script", FAILING, "--record", record.to_str().unwrap()];
+    let mut chaos = Running::start(&mut home.command(arguments));
+    let base_url = chaos.first_line();
+    home.profile(&format!("baseUrl: {base_url}"), QUICK);
+    assert_eq!(home.run(["name one prime"]).expect(0).out, "Seven.\n");
+    chaos.interrupt();
+    let chaos = chaos.finish().expect(0);
+    assert_eq!(chaos.err.lines().count(), 4, "one line for each request: {}", chaos.err);
+    let requests = json_lines(&fs::read_to_string(&record).unwrap());
+    assert_eq!(requests.len(), 4);
+    for request in &requests {
+        for part in ["method", "path", "headers", "body"] {
+            assert_eq!(request[part], requests[0][part]);
+        }
+    }
+    let body: Value = serde_json::from_str(requests[0]["body"].as_str().unwrap()).unwrap();
+    assert_eq!(body["messages"], serde_json::json!([{ "role": "user", "content": "name one prime" }]));
+}
+
+#[test]
+fn a_turn_that_fails_exits_with_1_and_a_sentence_and_prints_no_answer() {
+    let home = Home::chaos("503, loop", "{ mode: normal, maxRetries: 2, backoff: { initialDelayMs: 5 } }");
+    let finished = home.run(["hi"]).expect(1).says(&["error: mock failed 3 requests in", "(503 ×3)"]);
+    assert_eq!(finished.out, "");
+    let finished = home.run(["--json", "hi"]).expect(1);
+    let result = json_lines(&finished.out).pop().unwrap();
+    assert_eq!((&result["type"], &result["status"]), (&"result".into(), &"failed".into()));
+    assert!(result["error"].as_str().unwrap().contains("mock failed 3 requests"), "{result}");
+}
+
+#[test]
+fn a_wrong_command_line_exits_with_2() {
+    let home = Home::chaos("ok", QUICK);
+    home.run(["--jsn", "hi"]).expect(2).says(&["--jsn", "--json"]);
+    home.retake(["run", "--profile", "nowhere", "hi"]).expect(2).says(&["\"nowhere\"", "demo, p"]);
+    home.run(["--session", "../x", "hi"]).expect(2).says(&["../x"]);
+    home.retake(["--log", "=", "run", "-p", "p", "hi"]).expect(2).says(&["--log"]);
+    assert_eq!(home.journals(), [] as [PathBuf; 0], "nothing was begun");
+}
+
+#[test]
+fn prompts_come_one_a_line_from_stdin_and_blank_lines_are_none() {
+    let home = Home::chaos("503, ok", QUICK);
+    let mut running = Running::start(home.command(["run", "-p", "p"]).stdin(Stdio::piped()));
+    running.feed("name one prime\n\n  \nsay hello");
+    let finished = running.finish().expect(0);
+    let lines: Vec<_> = finished.out.lines().collect();
+    assert_eq!(lines.len(), 2, "{}", finished.out);
+    assert_eq!(lines[0], "Seven.");
+    assert!(lines[1].contains("say hello"), "{}", lines[1]);
+    assert_eq!(of_type(&home.events(), "user/message").len(), 2);
+}
+
+#[test]
+fn without_a_prompt_there_is_nothing_to_do_and_the_error_says_how_to_give_one() {
+    let home = Home::chaos("ok", QUICK);
+    home.run([]).expect(2).says(&["no prompt", "retake run \"", "stdin"]);
+}
+
+#[test]
+fn several_prompts_are_turns_of_one_session_and_one_failure_decides_the_status() {
+    let home = Home::chaos("503, ok", QUICK);
+    assert_eq!(home.run(["name one prime", "and another prime"]).expect(0).out, "Seven.\nSeven.\n");
+    let events = home.events();
+    assert_eq!(of_type(&events, "user/message").len(), 2);
+    let numbers: Vec<_> = of_type(&events, "llm/retry").iter().map(|retry| retry["data"]["retry"].clone()).collect();
+    assert_eq!(numbers, [1, 1], "each prompt has its own budget");
+
+    let home = Home::chaos("401, loop", QUICK);
+    let finished = home.run(["one", "two"]).expect(1);
+    assert_eq!(finished.err.matches("error: ").count(), 2, "{}", finished.err);
+}
+
+#[test]
+fn a_named_session_goes_on_where_it_ended() {
+    let home = Home::new();
+    let record = home.path("requests.jsonl");
+    let mut chaos = Running::start(&mut home.command(["chaos", "--quiet", "--record", record.to_str().unwrap()]));
+    home.profile(&format!("baseUrl: {}", chaos.first_line()), QUICK);
+    home.run(["--session", "talk", "name one prime"]).expect(0);
+    home.run(["--session", "talk", "and another prime"]).expect(0);
+    assert_eq!(home.journals(), [home.path("sessions/talk.jsonl")]);
+    let events = home.events();
+    let turns: Vec<_> = of_type(&events, "turn/start").iter().map(|start| start["data"]["turn"].clone()).collect();
+    assert_eq!(turns, [1, 2]);
+    let reasons: Vec<_> =
+        of_type(&events, "request/header").iter().map(|header| header["data"]["reason"].clone()).collect();
+    assert_eq!(reasons, ["initial", "resume"]);
+    let requests = json_lines(&fs::read_to_string(record).unwrap());
+    let body: Value = serde_json::from_str(requests[1]["body"].as_str().unwrap()).unwrap();
+    let said: Vec<_> = body["messages"].as_array().unwrap().iter().map(|m| m["content"].clone()).collect();
+    assert_eq!(said, ["name one prime", "Seven.", "and another prime"]);
+}
+
+#[test]
+fn the_demo_needs_nothing_shows_waits_and_a_swap_and_loses_no_turn() {
+    let home = Home::new();
+    let finished = home.retake(["demo"]).expect(0);
+    let answers: Vec<_> = finished.out.lines().collect();
+    assert_eq!(answers.len(), 4, "{}", finished.out);
+    assert_eq!(answers[..2], ["Seven.", "Seven."]);
+    assert_eq!(home.journals().len(), 4, "each turn has a session of its own");
+    finished.says(&[
+        "RATE_LIMIT 429",
+        "(2/5)",
+        "SERVER 503",
+        "TRANSPORT",
+        "Handed over from llm-retry to generation 2",
+        "retry-strategy",
+        "No turn was lost",
+        "retake journal show",
+    ]);
+}
