@@ -117,10 +117,8 @@ impl RetryView {
                 }
             }
             Body::RetryStarted(_) => self.settle(RetryOutcome::Started),
-            Body::StepEnd(end) if end.failure.is_some() => {
-                if self.live().is_some_and(|row| row.outcome == RetryOutcome::Started && row.turn < end.turn) {
-                    self.settle(RetryOutcome::FailedAgain);
-                }
+            Body::StepEnd(end) if end.failure.is_some() && self.repeated_in(end.turn) => {
+                self.settle(RetryOutcome::FailedAgain);
             }
             Body::TurnEnd(end) => match &end.reason {
                 // The turn that failed makes room for the one that repeats it.
@@ -132,6 +130,11 @@ impl RetryView {
             },
             _ => {}
         }
+    }
+
+    /// The retry has started, and the turn is one that repeats its own.
+    fn repeated_in(&self, turn: u64) -> bool {
+        self.current.as_ref().is_some_and(|row| row.outcome == RetryOutcome::Started && row.turn < turn)
     }
 
     fn live(&mut self) -> Option<&mut RetryRow> {
@@ -298,7 +301,7 @@ mod tests {
         assert_eq!(then(vec![step_end(None), end(2, TurnEndReason::Completed)]), RetryOutcome::Answered);
         assert_eq!(then(vec![step_end(None), end(2, TurnEndReason::Interrupted)]), RetryOutcome::Interrupted);
         assert_eq!(outcome(vec![end(1, TurnEndReason::Aborted)]), RetryOutcome::Cancelled);
-        assert_eq!(outcome(vec![end(1, TurnEndReason::Error { error: failure() })]), RetryOutcome::GivenUp);
+        assert_eq!(outcome(vec![end(1, TurnEndReason::Error { error: Box::new(failure()) })]), RetryOutcome::GivenUp);
         // A later turn's end is not about this retry.
         let next = vec![
             end(1, TurnEndReason::Aborted),

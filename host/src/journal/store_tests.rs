@@ -162,7 +162,7 @@ fn files_are_private() {
 enum Op {
     /// Opens the session again, as a new process would.
     Reopen,
-    Append(Body),
+    Append(Box<Body>),
     Flush,
     Read,
 }
@@ -194,7 +194,7 @@ mod differential {
     fn op() -> impl Strategy<Value = Op> {
         prop_oneof![
             1 => Just(Op::Reopen),
-            8 => body().prop_map(Op::Append),
+            8 => body().prop_map(|body| Op::Append(Box::new(body))),
             1 => Just(Op::Flush),
             1 => Just(Op::Read),
         ]
@@ -222,7 +222,7 @@ mod differential {
                     let log = open[session].get_or_insert_with(|| store.open(id).unwrap().log);
                     let seq = next[session];
                     next[session] += 1;
-                    log.write(&Event { seq, time: seq, body: body.clone(), source_event_seqs: Some(vec![seq]) })
+                    log.write(&Event { seq, time: seq, body: (**body).clone(), source_event_seqs: Some(vec![seq]) })
                         .unwrap();
                 }
                 Op::Flush => {

@@ -5,7 +5,10 @@ use super::{
     when::{span, utc},
 };
 use crate::{
-    cli::Exit,
+    cli::{
+        Exit,
+        stdout::{print, print_line},
+    },
     env::{Clock, SystemClock},
     journal::{SessionState, projection::RetryView, record::Contents},
     profile::Home,
@@ -54,12 +57,12 @@ pub(super) fn run(home: &Home, args: &ListArgs) -> anyhow::Result<Exit> {
     rows.sort_by_key(|row| std::cmp::Reverse(row.last_activity));
     if args.json {
         for row in &rows {
-            println!("{}", serde_json::to_string(row)?);
+            print_line(&serde_json::to_string(row)?)?;
         }
     } else if rows.is_empty() && errors.is_empty() {
         eprintln!("There are no sessions in {} yet; `retake demo` makes one.", home.sessions_dir().display());
     } else {
-        print!("{}", table(&rows));
+        print(&table(&rows))?;
     }
     for error in &errors {
         eprintln!("error: {error}");
