@@ -1,6 +1,7 @@
 //! Tests that cross modules, in one binary, so that wasmtime is linked once.
 
 mod command;
+mod crash;
 mod dispatch;
 mod guests;
 mod official;

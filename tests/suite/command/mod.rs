@@ -92,10 +92,11 @@ impl Home {
         Running::start(&mut self.command(["run", "-p", "p"].into_iter().chain(arguments)))
     }
 
-    /// The paths of all journals.
+    /// The paths of all journals; a writer's lock beside its journal is none.
     fn journals(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.path("sessions")).into_iter().flatten();
-        entries.map(|entry| entry.unwrap().path()).collect()
+        let paths = entries.map(|entry| entry.unwrap().path());
+        paths.filter(|path| path.extension().is_none_or(|extension| extension != "lock")).collect()
     }
 
     /// The events of the home's one session; every line of the file must be complete.
