@@ -1,5 +1,6 @@
 //! Tests that cross modules, in one binary, so that wasmtime is linked once.
 
+mod cases;
 mod command;
 mod crash;
 mod dispatch;

@@ -50,6 +50,7 @@ pub(super) async fn run(
     let number = journal.with_state(|state| state.failures.len() as u64 + 1);
     if number == 1 {
         session.last_failure = None;
+        session.last_failed_target = None;
     }
     let target = agent.router.route(&Attempt {
         turn,
@@ -98,14 +99,34 @@ pub(super) async fn run(
             }
             Ok(Attempted::Cancelled)
         }
-        Some(FinishReason::Error { failure } | FinishReason::Aborted { failure }) => {
+        Some(FinishReason::Error { mut failure } | FinishReason::Aborted { mut failure }) => {
+            note_policy(session, &target, policy.as_ref(), &mut failure);
             session.last_failure = Some(failure.clone());
+            session.last_failed_target = Some(target.clone());
             Ok(Attempted::Failed(Box::new(FailedAttempt { target, policy, failure })))
         }
         None => {
             let failure = Failure::new(FailureCode::Unknown, "The provider's stream ended without a reason.");
             Ok(Attempted::Failed(Box::new(FailedAttempt { target, policy, failure })))
         }
+    }
+}
+
+/// Writes into the failure's evidence what the serving policy makes of it: of a hint, and of a failure that will only
+/// repeat itself.
+fn note_policy(session: &Session, target: &Target, policy: Option<&RetryPolicy>, failure: &mut Failure) {
+    let Some(policy) = policy else { return };
+    let code = failure.code;
+    if let Some(hint) = failure.evidence.as_mut().and_then(|evidence| evidence.hint.as_mut()) {
+        hint.judge(policy, code);
+    }
+    let before = session.last_failure.as_ref().filter(|_| session.last_failed_target.as_ref() == Some(target));
+    // The turns of a chain repeat the same bytes to the same model, so a refusal of the request comes again for ever.
+    if matches!(policy, RetryPolicy::Always { .. })
+        && before.is_some_and(|before| before.is_refusal() && before.is_alike(failure))
+    {
+        let evidence = failure.evidence.get_or_insert_default();
+        evidence.impossible.get_or_insert_with(|| "the same request was refused in the same way before".to_owned());
     }
 }
 

@@ -89,8 +89,7 @@ impl Agent {
             Some(Unfinished::Undecided { turn, target, failure }) => {
                 let policy = self.routes.policy(&target.provider).map(|policy| (*policy).clone());
                 session.last_failure = Some(failure.clone());
-                let attempt = FailedAttempt { target, policy, failure };
-                match self.decide(session, turn, attempt, cancel).await? {
+                match self.decide(session, turn, FailedAttempt { target, policy, failure }, cancel).await? {
                     Some(outcome) => return Ok(Some(outcome)),
                     None => turn,
                 }

@@ -46,8 +46,9 @@ pub fn failure_sentence(state: &SessionState, last: &Failure, now_ms: u64) -> St
         n => format!("{n} requests"),
     };
     let message = last.message.trim_end_matches('.');
+    let impossible = last.impossible().map_or_else(String::new, |why| format!("It cannot succeed as it is: {why}. "));
     format!(
-        "{provider} failed {requests} in {seconds:.1} s ({}). The last failure: {message}. {}",
+        "{provider} failed {requests} in {seconds:.1} s ({}). The last failure: {message}. {impossible}{}",
         causes.join(", "),
         remedy(last.code)
     )

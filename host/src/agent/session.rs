@@ -29,6 +29,8 @@ pub struct Session {
     /// No request has been made since the session was opened.
     pub(super) first_request: bool,
     pub(super) last_failure: Option<Failure>,
+    /// Where the request went that failed last.
+    pub(super) last_failed_target: Option<Target>,
     /// What was cut from the end of the file when it was opened.
     pub torn: Option<TornTail>,
 }
@@ -44,7 +46,15 @@ pub(super) enum Unfinished {
 impl Session {
     /// A session over a journal of the caller's.
     pub fn new(journal: Arc<Journal>, target: Target, system: Option<String>) -> Session {
-        Session { journal, target, system, first_request: true, last_failure: None, torn: None }
+        Session {
+            journal,
+            target,
+            system,
+            first_request: true,
+            last_failure: None,
+            last_failed_target: None,
+            torn: None,
+        }
     }
 
     /// Opens the session `id` in the directory `dir` of JSONL files, as [`Session::open_in`] does.

@@ -185,6 +185,9 @@ fn describe(label: &str, retry: &Retry, remaining_ms: f64, executor: Option<&str
     if let Some(executor) = executor {
         text.push_str(&format!(" · {executor}"));
     }
+    if let Some(why) = retry.failure.impossible() {
+        text.push_str(&format!(" · it cannot succeed as it is: {why}"));
+    }
     text
 }
 
@@ -262,6 +265,15 @@ mod tests {
             describe("Retrying model request", &retry(Some(5)), 2_100.0, None),
             "Retrying model request (2/5) · 3s · RATE_LIMIT 429"
         );
+    }
+
+    #[test]
+    fn a_wait_for_a_request_that_cannot_succeed_says_so() {
+        let mut retry = retry(None);
+        let evidence = crate::llm::Evidence { impossible: Some("too large".into()), ..Default::default() };
+        retry.failure.evidence = Some(Box::new(evidence));
+        let text = describe("Retrying model request", &retry, 0.0, None);
+        assert!(text.ends_with(" · it cannot succeed as it is: too large"), "{text}");
     }
 
     #[test]

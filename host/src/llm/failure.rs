@@ -113,6 +113,25 @@ impl Failure {
     }
 }
 
+impl Failure {
+    /// Whether it is about the request or the account, and not about the moment.
+    pub fn is_refusal(&self) -> bool {
+        use FailureCode::*;
+        matches!(self.code, Auth | Quota | InvalidRequest | Protocol | ContextOverflow)
+    }
+
+    /// Whether another failure says the same, whatever the ids of the two requests.
+    pub fn is_alike(&self, other: &Failure) -> bool {
+        let row = |failure: &Failure| failure.evidence.as_ref().and_then(|evidence| evidence.row.clone());
+        self.code == other.code && self.status == other.status && row(self) == row(other)
+    }
+
+    /// Why the same request cannot succeed however often it is repeated, if that is known.
+    pub fn impossible(&self) -> Option<&str> {
+        self.evidence.as_ref()?.impossible.as_deref()
+    }
+}
+
 /// What a failure's code was derived from, kept so that a reader of the journal can check it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -199,5 +218,47 @@ impl Hint {
         };
         self.r#use = Some(r#use);
         self.why = why;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn judged(policy: serde_json::Value, code: FailureCode, ms: Option<f64>) -> (Option<HintUse>, Option<String>) {
+        let policy = RetryPolicy::resolve(Some(&policy), "retryPolicy").unwrap();
+        let why = ms.is_none().then(|| "it is not above zero".to_owned());
+        let mut hint = Hint { source: "retry-after".into(), raw: "x".into(), ms, r#use: None, why };
+        hint.judge(&policy, code);
+        (hint.r#use, hint.why)
+    }
+
+    #[test]
+    fn a_hint_is_adopted_up_to_the_cap_and_told_why_it_is_not() {
+        let normal = || json!({"mode": "normal", "backoff": {"maxDelayMs": 4000}});
+        let code = FailureCode::RateLimit;
+        assert_eq!(judged(normal(), code, Some(4000.0)), (Some(HintUse::Adopted), None));
+        let (r#use, why) = judged(normal(), code, Some(4001.0));
+        assert_eq!(r#use, Some(HintUse::OverCap));
+        assert!(why.unwrap().contains("4000"));
+        assert_eq!(judged(normal(), code, None), (Some(HintUse::Ignored), Some("it is not above zero".to_owned())));
+        assert_eq!(judged(normal(), FailureCode::Auth, Some(1.0)).0, Some(HintUse::Ignored));
+        assert_eq!(judged(json!({"mode": "always"}), FailureCode::Auth, Some(1.0)).0, Some(HintUse::Adopted));
+        assert_eq!(judged(json!({"mode": "normal", "maxRetries": 0}), code, Some(1.0)).0, Some(HintUse::Ignored));
+    }
+
+    #[test]
+    fn a_hint_stands_in_a_journal_under_short_names() {
+        let hint = Hint {
+            source: "text".into(),
+            raw: "7s".into(),
+            ms: Some(7000.0),
+            r#use: Some(HintUse::OverCap),
+            why: None,
+        };
+        let json = serde_json::to_string(&hint).unwrap();
+        assert_eq!(json, r#"{"source":"text","raw":"7s","ms":7000,"use":"over-cap"}"#);
+        assert_eq!(serde_json::from_str::<Hint>(&json).unwrap(), hint);
     }
 }

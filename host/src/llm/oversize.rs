@@ -19,8 +19,8 @@ impl Oversize {
     pub(super) fn read(message: &str, limit: Option<u64>, estimate: u64) -> Option<Self> {
         let message = message.to_lowercase();
         let after = |lead: &str| {
-            let (_, rest) = message.split_once(lead)?;
-            leading_number(rest.trim_start_matches([' ', ':', '=']))
+            let mut rests = message.split(lead).skip(1);
+            rests.find_map(|rest| leading_number(rest.trim_start_matches([' ', ':', '='])))
         };
         if let Some((limit, asked)) = after("limit ").or_else(|| after("limit:")).zip(after("requested")) {
             // `Used 29000` beside it says that others have spent it: then a wait does help.
@@ -57,6 +57,8 @@ mod tests {
         let stated = "This request would exceed your organization's rate limit of 80,000 input tokens per minute.";
         assert_eq!(Oversize::read(stated, None, 95_000), Some(Oversize { asked: 95_000, limit: 80_000 }));
         assert_eq!(Oversize::read(stated, None, 500), None);
+        let twice = "It would exceed the rate limit of acme, a limit of 80,000 input tokens per minute.";
+        assert_eq!(Oversize::read(twice, None, 95_000), Some(Oversize { asked: 95_000, limit: 80_000 }));
         let unstated = "This request would exceed your rate limit for input tokens per minute.";
         assert_eq!(Oversize::read(unstated, None, 95_000), None);
         assert_eq!(Oversize::read(unstated, Some(40_000), 95_000), Some(Oversize { asked: 95_000, limit: 40_000 }));

@@ -339,6 +339,17 @@ impl Composition {
             );
             self.warnings.push(Warning { place, message });
         }
+        if let (Some(Endpoint::Chaos(_)), Some(adapter)) = (&draft.endpoint, draft.adapter)
+            && adapter != AdapterKind::OpenAiChat
+            && let Some(origin) = draft.provenance.get("adapter")
+        {
+            let message = format!(
+                "a chaos provider speaks {}, and not {}; take that adapter, or a baseUrl",
+                AdapterKind::OpenAiChat.as_str(),
+                adapter.as_str()
+            );
+            self.errors.push(ProfileError::Rule { place: origin.place(), path: origin.path.clone(), message });
+        }
         if let (Some(Endpoint::Chaos(_)), Some(variable)) = (&draft.endpoint, draft.provenance.get("apiKeyEnv")) {
             let message = "apiKeyEnv is unused: a chaos provider needs no key".to_owned();
             self.warnings.push(Warning { place: variable.place(), message });

@@ -37,6 +37,12 @@ pub const SETTLE_OPEN_WRITER: Duration = Duration::from_millis(1_000);
 /// However long the noise goes on, changes are applied after this.
 pub const SETTLE_AT_MOST: Duration = Duration::from_millis(3_000);
 
+/// How long files must stay as they were read before a refusal of them is believed.
+const REFUSAL_CONFIRMED: Duration = Duration::from_millis(30);
+
+/// How many refusals in a row may be doubted, so that files that never rest are reported at last.
+const REFUSALS_DOUBTED: u32 = 20;
+
 /// What a watched profile is composed from.
 #[derive(Clone, Debug)]
 pub struct ProfileSource {
@@ -95,11 +101,25 @@ impl Watching {
         self.follow(&profile.inputs);
         // What changed between the composition and the watch has no event.
         let mut seen = BTreeMap::new();
+        let mut again = 0;
         loop {
             let now = stamps(&self.inputs);
             if now != seen {
                 seen = now;
-                self.reload().await;
+                if let Some(report) = self.reload().await {
+                    // A file that changed while it was read may have been read half; a refusal of that says nothing.
+                    let half_read = matches!(report, Reload::Refused { .. }) && {
+                        tokio::time::sleep(REFUSAL_CONFIRMED).await;
+                        stamps(&self.inputs) != seen
+                    };
+                    if half_read && again < REFUSALS_DOUBTED {
+                        again += 1;
+                        continue;
+                    }
+                    // Nobody listens when the command is ending.
+                    let _ = self.reports.send(report);
+                }
+                again = 0;
             }
             if self.settle(&mut events).await.is_none() {
                 return;
@@ -122,13 +142,14 @@ impl Watching {
         Some(())
     }
 
-    async fn reload(&mut self) {
+    /// Composes and applies what the files say now. `None` when that is what is in service.
+    async fn reload(&mut self) -> Option<Reload> {
         let begun = Instant::now();
         let source = self.source.clone();
         // Reads files, so not on the runtime's own threads.
         let composed =
             tokio::task::spawn_blocking(move || compose(&source.home, &source.profile, &source.overlays)).await;
-        let report = match composed {
+        Some(match composed {
             Err(join) => Reload::Refused { reason: format!("The profile could not be read: {join}.") },
             Ok(Err(errors)) => {
                 self.follow(&errors.inputs);
@@ -138,14 +159,12 @@ impl Watching {
                 self.follow(&profile.inputs);
                 let warnings = profile.warnings.iter().map(ToString::to_string).collect();
                 match self.host.apply(profile).await {
-                    Ok(change) if !change.swapped && !change.routes_changed => return,
+                    Ok(change) if !change.swapped && !change.routes_changed => return None,
                     Ok(change) => Reload::Applied { change, took: begun.elapsed(), warnings },
                     Err(error) => Reload::Refused { reason: error.to_string() },
                 }
             }
-        };
-        // Nobody listens when the command is ending.
-        let _ = self.reports.send(report);
+        })
     }
 
     /// Watches the directories of these files from now on. What was followed before stays followed: a bundle that was

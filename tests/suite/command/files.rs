@@ -77,6 +77,20 @@ fn a_journal_is_shown_as_a_timeline_or_as_its_own_lines() {
 }
 
 #[test]
+fn a_journal_that_was_tampered_with_does_not_pass_the_check() {
+    let home = Home::chaos("503, ok", QUICK);
+    home.run(["--session", "s", "name one prime"]).expect(0);
+    home.retake(["journal", "verify", "s"]).expect(0);
+    let path = home.path("sessions/s.jsonl");
+    let text = fs::read_to_string(&path).unwrap();
+    let tampered = text.replacen("\"retryOf\":1", "\"retryOf\":7", 1);
+    assert_ne!(tampered, text);
+    fs::write(&path, tampered).unwrap();
+    let finished = home.retake(["journal", "verify", "s"]).expect(1);
+    assert!(finished.out.contains("s.jsonl") || finished.out.contains("session s"), "{}", finished.out);
+}
+
+#[test]
 fn a_profile_is_shown_with_the_layer_of_each_value_and_checked_without_running() {
     let home = Home::chaos("ok", QUICK);
     home.write("profiles/p/retake.patch.yml", "- provider: mock\n  retryPolicy: { maxRetries: 9 }\n");
@@ -109,7 +123,7 @@ fn a_profile_is_shown_with_the_layer_of_each_value_and_checked_without_running()
 #[test]
 fn the_help_of_every_command_says_what_matters() {
     let home = Home::new();
-    let cases: [(&[&str], &[&str]); 10] = [
+    let cases: [(&[&str], &[&str]); 11] = [
         (&[], &["run", "demo", "chaos", "profile", "plugin", "journal", "RETAKE_HOME", "Exit status", "130"]),
         (&["run"], &["PROMPT", "stdin", "--profile", "--patch", "--session", "--json", "Ctrl-C", "RETAKE_LOG"]),
         (&["demo"], &["no key", "PROMPT"]),
@@ -119,6 +133,7 @@ fn the_help_of_every_command_says_what_matters() {
         (&["profile", "check"], &["FILE", "--patch"]),
         (&["plugin", "build"], &["DIR", "--output", "--install"]),
         (&["plugin", "inspect"], &["FILE", "--json", "could not run"]),
+        (&["journal", "verify"], &["FILE|SESSION", "1 a rule is broken"]),
         (&["journal", "show"], &["SESSION", "newest", "--json", "--turn", "--chunks"]),
     ];
     for (command, words) in cases {

@@ -92,11 +92,14 @@ impl Home {
         Running::start(&mut self.command(["run", "-p", "p"].into_iter().chain(arguments)))
     }
 
-    /// The paths of all journals; a writer's lock beside its journal is none.
+    /// The paths of all journals.
     fn journals(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.path("sessions")).into_iter().flatten();
-        let paths = entries.map(|entry| entry.unwrap().path());
-        paths.filter(|path| path.extension().is_none_or(|extension| extension != "lock")).collect()
+        entries
+            .map(|entry| entry.unwrap().path())
+            // Beside a journal lies the lock of its writer.
+            .filter(|path| path.extension().is_some_and(|extension| extension == "jsonl"))
+            .collect()
     }
 
     /// The events of the home's one session; every line of the file must be complete.

@@ -56,6 +56,7 @@ fn every_failed_step_is_closed_before_its_retry_is_scheduled_and_every_retry_is_
     let ends: Vec<_> = of_type(&events, "turn/end").iter().map(|end| end["data"]["reason"]["kind"].clone()).collect();
     assert_eq!(ends, ["retry", "retry", "retry", "completed"]);
     assert_eq!(of_type(&events, "llm/retry")[0]["data"]["delayMs"], 30);
+    home.retake(["journal", "verify"]).expect(0);
 }
 
 #[test]

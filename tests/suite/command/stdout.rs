@@ -31,6 +31,7 @@ fn a_reader_that_closes_the_pipe_ends_nothing_but_the_printing() {
         &["profile", "check", "p"],
         &["journal", "show"],
         &["journal", "show", "--json"],
+        &["journal", "list"],
         &["--help"],
     ] {
         let mut child = home.command(arguments).spawn().unwrap();

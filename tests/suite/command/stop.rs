@@ -17,6 +17,7 @@ fn ctrl_c_in_a_wait_exits_with_130_and_the_journal_has_the_turn_as_aborted() {
     assert_eq!(of_type(&events, "llm/retry-started").len(), 0);
     let last = events.last().unwrap();
     assert_eq!((&last["type"], &last["data"]["reason"]["kind"]), (&"turn/end".into(), &"aborted".into()));
+    home.retake(["journal", "verify"]).expect(0);
 }
 
 #[test]
@@ -45,7 +46,8 @@ fn a_run_killed_in_a_wait_leaves_a_complete_journal_and_the_session_goes_on() {
     assert_eq!((&last["data"]["retry"], &last["data"]["delayMs"]), (&1.into(), &600_000.into()));
     let shown = home.retake(["journal", "show", "s"]).expect(0);
     assert!(
-        shown.out.contains("Pending: retry 1/5 of turn 1 to mock, scheduled by llm-retry, is due at"),
+        shown.out.contains("Pending: retry 1/5 of turn 1 to mock, scheduled by llm-retry, is due at")
+            && shown.out.contains("--resume s"),
         "{}",
         shown.out
     );
@@ -58,6 +60,7 @@ fn a_run_killed_in_a_wait_leaves_a_complete_journal_and_the_session_goes_on() {
     assert_eq!(after[..events.len()], events, "what was written stays as it was");
     let ends: Vec<_> = of_type(&after, "turn/end").iter().map(|end| end["data"]["reason"]["kind"].clone()).collect();
     assert_eq!(ends, ["interrupted", "completed"]);
+    home.retake(["journal", "verify"]).expect(0);
 }
 
 #[test]

@@ -158,3 +158,5 @@ fn endpoint_url(base: &str, path: &str) -> Result<Url, ConfigError> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod wild;

@@ -1,5 +1,6 @@
 //! Composition as a whole, from files on disk: layers and patches, the texts of errors, what is shown.
 
+mod classify;
 mod errors;
 mod layers;
 mod robustness;

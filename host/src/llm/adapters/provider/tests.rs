@@ -135,6 +135,42 @@ fn adapter(base_url: &str, limits: Limits) -> HttpProvider {
     HttpProvider::new(config, clock()).unwrap()
 }
 
+/// An adapter of a protocol, with the test's key.
+pub(super) fn adapter_of(dialect: Dialect, base_url: &str) -> HttpProvider {
+    let config = ProviderConfig {
+        dialect,
+        base_url: base_url.to_owned(),
+        api_key: Some(Secret::new(KEY)),
+        text_hints: true,
+        ..ProviderConfig::default()
+    };
+    HttpProvider::new(config, clock()).unwrap()
+}
+
+/// How a call fails, if it does.
+pub(super) async fn failure_or_none(adapter: &HttpProvider) -> Option<Failure> {
+    match ask(adapter).await.pop() {
+        Some(Chunk::Finish { reason: FinishReason::Error { failure } }) => Some(failure),
+        _ => None,
+    }
+}
+
+#[tokio::test]
+async fn each_protocol_has_its_path_and_its_header_for_the_key() {
+    for (dialect, path, key) in [
+        (Dialect::OpenAiChat, "/v1/chat/completions", format!("authorization: Bearer {KEY}")),
+        (Dialect::AnthropicMessages, "/v1/messages", format!("x-api-key: {KEY}")),
+        (Dialect::OpenAiResponses, "/v1/responses", format!("authorization: Bearer {KEY}")),
+    ] {
+        let server = Server::saying(refusal("500 Oops", "", "")).await;
+        ask(&adapter_of(dialect, &server.base_url())).await;
+        let request = String::from_utf8(server.requests().remove(0)).unwrap();
+        assert!(request.starts_with(&format!("POST {path} HTTP/1.1\r\n")), "{request}");
+        assert!(request.contains(&format!("{key}\r\n")), "{request}");
+        assert_eq!(request.contains("anthropic-version: 2023-06-01\r\n"), dialect == Dialect::AnthropicMessages);
+    }
+}
+
 fn clock() -> Arc<dyn Clock> {
     struct Fixed;
     impl Clock for Fixed {
