@@ -95,10 +95,10 @@ impl StoreName {
 fn choose_store(args: &RunArgs, profile: JournalKind, dir: &Path, id: &str) -> anyhow::Result<Box<dyn Store>> {
     let wanted = args.journal.unwrap_or(StoreName::of(profile));
     let other = if wanted == StoreName::Jsonl { StoreName::Sqlite } else { StoreName::Jsonl };
-    if wanted.store(dir).raw(id)?.is_some() {
+    if wanted.store(dir).contains(id)? {
         return Ok(wanted.store(dir));
     }
-    let elsewhere = other.store(dir).raw(id)?.is_some();
+    let elsewhere = other.store(dir).contains(id)?;
     // The profile says where new sessions go; an old one stays where it is.
     if elsewhere && args.journal.is_none() {
         return Ok(other.store(dir));
