@@ -1,7 +1,7 @@
 # The few commands of this project. `make help` lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test build bench
+.PHONY: help setup demo test build bench crash
 
 CARGO ?= cargo
 
@@ -35,3 +35,6 @@ build: setup ## Build the optimised `retake` command and print where it is
 bench: setup ## Measure: calls, swaps, parked turns
 	$(CARGO) build --release -p retake
 	$(CARGO) bench -p retake-tests --bench figures
+
+crash: setup ## Kill real processes at random moments of 1,000 sessions; each must be good and go on (ROUNDS=N)
+	RETAKE_CRASH_ROUNDS=$(or $(ROUNDS),1000) $(CARGO) test -p retake-tests --test suite crash:: -- --nocapture

@@ -2,6 +2,7 @@
 
 mod cases;
 mod command;
+mod crash;
 mod dispatch;
 mod guests;
 mod official;

@@ -90,17 +90,17 @@ impl StoreName {
     }
 }
 
-/// The store that keeps, or is to keep, the session `id`. Errors: it stands in another store than the one asked for,
-/// which would begin a second session of that name; or it is to be resumed and does not exist.
+/// The store that keeps, or is to keep, the session `id`. Errors: it stands in another store than the one that
+/// `--journal` names, which would begin a second session of that name; or it is to be resumed and does not exist.
 fn choose_store(args: &RunArgs, profile: JournalKind, dir: &Path, id: &str) -> anyhow::Result<Box<dyn Store>> {
     let wanted = args.journal.unwrap_or(StoreName::of(profile));
     let other = if wanted == StoreName::Jsonl { StoreName::Sqlite } else { StoreName::Jsonl };
-    if wanted.store(dir).raw(id)?.is_some() {
+    if wanted.store(dir).contains(id)? {
         return Ok(wanted.store(dir));
     }
-    let elsewhere = other.store(dir).raw(id)?.is_some();
-    // Who resumes a session means the one that there is.
-    if elsewhere && args.resume.is_some() && args.journal.is_none() {
+    let elsewhere = other.store(dir).contains(id)?;
+    // The profile says where new sessions go; an old one stays where it is.
+    if elsewhere && args.journal.is_none() {
         return Ok(other.store(dir));
     }
     anyhow::ensure!(
@@ -413,4 +413,49 @@ async fn print_events(mut events: UnboundedReceiver<(String, Event)>) {
 
 fn print_json(line: &impl Serialize) -> anyhow::Result<()> {
     print_line(&serde_json::to_string(line).context("an event could not be encoded")?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::{
+        Body,
+        event::{TurnEnd, TurnEndReason, TurnStart},
+    };
+
+    fn args(journal: Option<StoreName>, resume: Option<&str>) -> RunArgs {
+        RunArgs {
+            prompts: Vec::new(),
+            profile: ProfileArgs { profile: "demo".into(), patches: Vec::new() },
+            session: None,
+            resume: resume.map(str::to_owned),
+            journal,
+            json: false,
+        }
+    }
+
+    #[test]
+    fn an_old_session_stays_in_its_store_and_no_name_is_used_in_two() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = StoreName::Sqlite.store(dir.path()).open("old").unwrap().log;
+        let bodies = [
+            Body::TurnStart(TurnStart { turn: 1, retry_of: None }),
+            Body::TurnEnd(TurnEnd { turn: 1, reason: TurnEndReason::Aborted }),
+        ];
+        for (seq, body) in (0..).zip(bodies) {
+            log.write(&Event { seq, time: 1, body, source_event_seqs: None }).unwrap();
+        }
+        drop(log);
+        let chosen = |journal, resume, id: &str| {
+            choose_store(&args(journal, resume), JournalKind::Jsonl, dir.path(), id)
+                .map(|store| store.name_of(id))
+                .map_err(|error| error.to_string())
+        };
+        assert!(chosen(None, None, "old").unwrap().contains("sessions.db"));
+        assert!(chosen(None, Some("old"), "old").unwrap().contains("sessions.db"));
+        assert!(chosen(None, None, "new").unwrap().ends_with("new.jsonl"));
+        assert!(chosen(Some(StoreName::Sqlite), None, "new").unwrap().contains("sessions.db"));
+        assert!(chosen(Some(StoreName::Jsonl), None, "old").unwrap_err().contains("kept in the sqlite store"));
+        assert!(chosen(None, Some("new"), "new").unwrap_err().contains("There is no session"));
+    }
 }

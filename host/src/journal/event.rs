@@ -9,6 +9,7 @@ use crate::{
     llm::{Block, Chunk, Failure, Usage},
     waterfall::executor::FaultKind,
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, ser::SerializeMap};
 use serde_json::value::RawValue;
 
@@ -49,7 +50,7 @@ pub enum Body {
     },
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TurnStart {
     /// From 1, counting up over the whole session.
@@ -59,7 +60,7 @@ pub struct TurnStart {
     pub retry_of: Option<u64>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct UserMessage {
     pub content: Vec<Block>,
     pub source: UserSource,
@@ -67,46 +68,46 @@ pub struct UserMessage {
     pub id: String,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum UserSource {
     User,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum UserRole {
     User,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StepRef {
     pub turn: u64,
     /// From 1 in each turn.
     pub step: u64,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RequestHeader {
     pub header: Header,
     pub reason: HeaderReason,
 }
 
 /// What the following requests have in common.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Header {
     pub config: HeaderConfig,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system: Option<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HeaderConfig {
     pub provider: String,
     pub model: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum HeaderReason {
     /// The session's first request.
@@ -117,14 +118,14 @@ pub enum HeaderReason {
     Change,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AssistantChunk {
     pub turn: u64,
     pub step: u64,
     pub chunk: Chunk,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AssistantMessage {
     pub turn: u64,
     pub step: u64,
@@ -136,7 +137,7 @@ pub struct AssistantMessage {
     pub interrupted: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Answer {
     pub role: AnswerRole,
     pub content: Vec<Block>,
@@ -144,19 +145,19 @@ pub struct Answer {
     pub id: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum AnswerRole {
     Assistant,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum AnswerSource {
     Model { provider: String, model: String },
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StepEnd {
     pub turn: u64,
     pub step: u64,
@@ -165,13 +166,13 @@ pub struct StepEnd {
 }
 
 /// The session meets a generation of the chain for the first time.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ChainMet {
     pub generation: u64,
     pub executors: Vec<ExecutorIdentity>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ExecutorIdentity {
     pub id: String,
     pub name: String,
@@ -181,7 +182,7 @@ pub struct ExecutorIdentity {
 }
 
 /// A retry is scheduled; durable before its wait begins. Field order is fixed: readers of other systems rely on it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Retry {
     pub retry_id: String,
@@ -196,18 +197,19 @@ pub struct Retry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_retries: Option<u64>,
     #[serde(with = "number")]
+    #[schemars(with = "f64")]
     pub delay_ms: f64,
     pub failure: Failure,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RetryMode {
     Normal,
     Always,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RetryStarted {
     pub retry_id: String,
@@ -217,7 +219,7 @@ pub struct RetryStarted {
 }
 
 /// A pending wait moves to the executors of `generation`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RetryHandover {
     pub retry_id: String,
@@ -225,19 +227,20 @@ pub struct RetryHandover {
     pub step: u64,
     pub retry: u64,
     #[serde(with = "number")]
+    #[schemars(with = "f64")]
     pub remaining_ms: f64,
     /// Who had scheduled it.
     pub from: ExecutorRef,
     pub generation: u64,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ExecutorRef {
     pub id: String,
     pub digest: String,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ExecutorFault {
     pub id: String,
     pub digest: String,
@@ -245,7 +248,7 @@ pub struct ExecutorFault {
     pub message: String,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ExecutorNote {
     pub id: String,
     pub digest: String,
@@ -257,13 +260,13 @@ pub struct ExecutorNote {
 /// the retry, so that a reader knows which executor scheduled it.
 pub const SCHEDULING_NOTE: &str = "scheduling";
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TurnEnd {
     pub turn: u64,
     pub reason: TurnEndReason,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum TurnEndReason {
     Completed,

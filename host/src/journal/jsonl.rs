@@ -232,6 +232,15 @@ fn lock(path: &Path, file: &File) -> Result<(), StoreError> {
     }
 }
 
+impl Drop for JsonlLog {
+    fn drop(&mut self) {
+        if let Some(file) = &self.file {
+            // Said aloud: a flush, or a process that is being started this very moment, may hold a copy of the file.
+            let _ = flock(file, FlockOperation::Unlock);
+        }
+    }
+}
+
 impl Log for JsonlLog {
     fn write(&mut self, event: &Event) -> Result<(), StoreError> {
         let file = match &self.file {

@@ -16,7 +16,7 @@ use std::{
 /// The right to write one session, until it is dropped.
 pub(super) struct Lease {
     /// Its lock is the lease.
-    _file: File,
+    file: File,
     path: PathBuf,
 }
 
@@ -59,7 +59,7 @@ impl Lease {
                 file.set_len(0)
                     .and_then(|()| writeln!(file, "{}", std::process::id()))
                     .map_err(failed(&path, "written"))?;
-                return Ok(Lease { _file: file, path });
+                return Ok(Lease { file, path });
             }
         }
     }
@@ -69,6 +69,8 @@ impl Drop for Lease {
     fn drop(&mut self) {
         // While the lock is still held, so that no other holder's file is taken away. What stays behind is harmless.
         let _ = std::fs::remove_file(&self.path);
+        // Said aloud: a process that is being started this very moment holds a copy of the file for an instant.
+        let _ = flock(&self.file, FlockOperation::Unlock);
     }
 }
 

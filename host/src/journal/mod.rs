@@ -10,6 +10,7 @@ mod lease;
 pub mod number;
 pub mod projection;
 pub mod record;
+pub mod schema;
 pub mod sqlite;
 pub mod state;
 pub mod store;

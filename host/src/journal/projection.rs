@@ -117,10 +117,7 @@ impl RetryView {
                 }
             }
             Body::RetryStarted(_) => self.settle(RetryOutcome::Started),
-            Body::StepEnd(end)
-                if end.failure.is_some()
-                    && self.live().is_some_and(|row| row.outcome == RetryOutcome::Started && row.turn < end.turn) =>
-            {
+            Body::StepEnd(end) if end.failure.is_some() && self.repeated_in(end.turn) => {
                 self.settle(RetryOutcome::FailedAgain);
             }
             Body::TurnEnd(end) => match &end.reason {
@@ -133,6 +130,11 @@ impl RetryView {
             },
             _ => {}
         }
+    }
+
+    /// The retry has started, and the turn is one that repeats its own.
+    fn repeated_in(&self, turn: u64) -> bool {
+        self.current.as_ref().is_some_and(|row| row.outcome == RetryOutcome::Started && row.turn < turn)
     }
 
     fn live(&mut self) -> Option<&mut RetryRow> {

@@ -1,7 +1,7 @@
 //! What a session's events add up to: a pure fold, so that a state rebuilt from a file equals the state that was
 //! watched live. Surface, budgets and pending waits are read from here and from nowhere else.
 
-use super::event::{Body, Event, ExecutorRef, Header, HeaderConfig, Retry, SCHEDULING_NOTE, TurnEndReason};
+use super::event::{Body, ChainMet, Event, ExecutorRef, Header, HeaderConfig, Retry, SCHEDULING_NOTE, TurnEndReason};
 use crate::llm::{Failure, FailureCode, Message, Role};
 use std::collections::{HashMap, HashSet};
 
@@ -22,8 +22,8 @@ pub struct SessionState {
     pub header: Option<Header>,
     /// What the model sees: nothing else of the journal ever reaches a request.
     pub surface: Vec<Message>,
-    /// The newest generation of the chain that the session has met.
-    pub generation: Option<u64>,
+    /// The newest chain that the session has met. Its number alone does not tell it: a new process counts from 1 again.
+    pub chain: Option<ChainMet>,
     /// Started retries of this recovery, by provider and policy key.
     pub(crate) started: HashMap<(String, String), Started>,
     /// Every retry id that the session has seen, so that none is used for two chains.
@@ -164,7 +164,7 @@ impl SessionState {
                 }
                 self.step = Some(StepState { step: end.step, closed: true, failure: end.failure.clone() });
             }
-            Body::Chain(chain) => self.generation = Some(chain.generation),
+            Body::Chain(chain) => self.chain = Some(chain.clone()),
             Body::Retry(record) => {
                 self.known_ids.insert(record.retry_id.clone());
                 let waiting_since = self.pending_retry().map_or(time, |live| live.waiting_since);

@@ -72,6 +72,11 @@ pub trait Store: Send + Sync {
     /// The sessions, by id. One that cannot be read is among them. Errors: the store itself cannot be read.
     fn list(&self) -> Result<Vec<Listed>, StoreError>;
 
+    /// Whether there is a session `id`, readable or not. Errors: the store itself cannot be read.
+    fn contains(&self, id: &str) -> Result<bool, StoreError> {
+        Ok(self.list()?.iter().any(|listed| listed.id == id))
+    }
+
     /// What people call the record of a session.
     fn name_of(&self, id: &str) -> String;
 

@@ -83,6 +83,8 @@ fn sessions_are_listed_by_id_and_each_stands_for_itself() {
         write(&*store, "a.2", &numbered(0, turn(1)[..1].to_vec()));
         let ids: Vec<_> = store.list().unwrap().into_iter().map(|listed| listed.id).collect();
         assert_eq!(ids, ["a.2", "b"]);
+        assert_eq!((store.contains("b").unwrap(), store.contains("c").unwrap()), (true, false));
+        assert!(store.list().unwrap().iter().any(|listed| listed.modified_ms >= 1_004));
         assert_eq!(store.read("a.2").unwrap().events.len(), 1);
         assert_eq!(store.read("b").unwrap().events.len(), 5);
     });

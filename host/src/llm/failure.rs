@@ -1,6 +1,7 @@
 //! What a failed model request is called: the codes, and the facts that travel with them.
 
 use super::policy::RetryPolicy;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -9,7 +10,7 @@ pub const MAX_KEPT_BODY: usize = 16 * 1024;
 
 /// The provider-neutral name of a failure. The first ten can be named in a `retryableCodes` list and are emitted by
 /// the adapters; the last three never reach a provider's own list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum FailureCode {
     /// The request was answered, with nothing in it.
@@ -82,7 +83,7 @@ impl fmt::Display for FailureCode {
 }
 
 /// Why a model request failed. Field order is that of the journal.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Failure {
     /// What happened, in words; never empty.
@@ -93,6 +94,7 @@ pub struct Failure {
     pub status: Option<u16>,
     /// The wait that the provider asked for, in milliseconds; finite and above 0.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::journal::number::option")]
+    #[schemars(with = "Option<f64>")]
     pub provider_retry_after_ms: Option<f64>,
     /// The provider's own id of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -131,7 +133,7 @@ impl Failure {
 }
 
 /// What a failure's code was derived from, kept so that a reader of the journal can check it.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Evidence {
     /// The id of the classification row that matched.
@@ -165,7 +167,7 @@ pub struct Evidence {
 }
 
 /// A wait that a provider asked for.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Hint {
     /// Where it stood: a header's name, a body field's name, `RetryInfo`, or `text`.
@@ -174,6 +176,7 @@ pub struct Hint {
     pub raw: String,
     /// What it asks for, in milliseconds; finite and at least 1. Absent when it is no usable wait.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::journal::number::option")]
+    #[schemars(with = "Option<f64>")]
     pub ms: Option<f64>,
     /// What the serving policy makes of it; absent when no policy was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -184,7 +187,7 @@ pub struct Hint {
 }
 
 /// What a policy makes of a hint. An executor of one's own may do otherwise; its record then says so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum HintUse {
     /// It is the delay.

@@ -1,16 +1,17 @@
 //! The data of one model call: what is asked, and the chunks that come back.
 
 use super::failure::Failure;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// One message of the conversation, as the model sees it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Message {
     pub role: Role,
     pub content: Vec<Block>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     User,
@@ -18,7 +19,7 @@ pub enum Role {
 }
 
 /// A finished piece of content.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum Block {
     Text {
@@ -36,7 +37,7 @@ pub enum Block {
 }
 
 /// What kind of block a `block-start` opens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum BlockType {
     Text,
@@ -45,7 +46,7 @@ pub enum BlockType {
 }
 
 /// Token counts; the parts are disjoint.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Usage {
     /// Input tokens that were not read from a cache.
@@ -60,7 +61,7 @@ pub struct Usage {
 }
 
 /// Why a stream ended.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum FinishReason {
     Stop,
@@ -71,7 +72,7 @@ pub enum FinishReason {
 }
 
 /// One piece of a streamed answer. The last chunk of every stream is its one `Finish`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "kebab-case", rename_all_fields = "camelCase")]
 pub enum Chunk {
     BlockStart {

@@ -82,13 +82,14 @@ pub async fn recover(waterfall: &Waterfall, context: Arc<RecoveryContext>, step:
     }
 }
 
-/// Records the chain when the session meets its generation for the first time.
+/// Records the chain when the session meets it for the first time.
 fn meet(context: &RecoveryContext, chain: &Chain) -> Result<(), JournalError> {
-    if context.journal.with_state(|state| state.generation == Some(chain.generation)) {
+    let executors = chain.activations.iter().map(|activation| activation.identity.for_journal()).collect();
+    let met = ChainMet { generation: chain.generation, executors };
+    if context.journal.with_state(|state| state.chain.as_ref() == Some(&met)) {
         return Ok(());
     }
-    let executors = chain.activations.iter().map(|activation| activation.identity.for_journal()).collect();
-    context.journal.append(Body::Chain(ChainMet { generation: chain.generation, executors })).map(|_| ())
+    context.journal.append(Body::Chain(met)).map(|_| ())
 }
 
 /// Hands a wait that the journal holds over to `chain`, and describes it for its executors.

@@ -45,7 +45,14 @@ fn a_run_killed_in_a_wait_leaves_a_complete_journal_and_the_session_goes_on() {
     assert_eq!(last["type"], "llm/retry");
     assert_eq!((&last["data"]["retry"], &last["data"]["delayMs"]), (&1.into(), &600_000.into()));
     let shown = home.retake(["journal", "show", "s"]).expect(0);
-    assert!(shown.out.contains("Pending: retry 1/5 of turn 1") && shown.out.contains("--resume s"), "{}", shown.out);
+    assert!(
+        shown.out.contains("Pending: retry 1/5 of turn 1 to mock, scheduled by llm-retry, is due at")
+            && shown.out.contains("--resume s"),
+        "{}",
+        shown.out
+    );
+    let listed = home.retake(["journal", "list"]).expect(0);
+    assert!(listed.out.contains("waiting: retry 1/5 of mock due in"), "{}", listed.out);
 
     home.profile("chaos: ok", QUICK);
     assert_eq!(home.run(["--session", "s", "name one prime"]).expect(0).out, "Seven.\n");

@@ -1,10 +1,12 @@
 //! `retake journal export`: a session's record as lines of JSON, up to its damage, from whatever store keeps it.
 
 use super::source::Source;
-use crate::{cli::Exit, profile::Home};
+use crate::{
+    cli::{Exit, stdout::print},
+    profile::Home,
+};
 use anyhow::Context;
 use clap::Args;
-use std::io::Write;
 
 #[derive(Args, Debug)]
 #[command(after_help = "Exit status: 0 the whole record, 1 what stands before the damage.")]
@@ -23,8 +25,8 @@ pub(super) fn run(home: &Home, args: &ExportArgs) -> anyhow::Result<Exit> {
     let contents = crate::journal::record::parse(&source.name(), &raw)?;
     let cut = contents.damage.as_ref().or(contents.torn.as_ref());
     let end = cut.map_or(raw.len(), |cut| cut.offset as usize);
-    // Bytes, not events: what a newer version wrote, and marked as ignorable, goes through unchanged.
-    std::io::stdout().lock().write_all(&raw[..end]).context("the record could not be printed")?;
+    // The text, not the events: what a newer version wrote, and marked as ignorable, goes through unchanged.
+    print(std::str::from_utf8(&raw[..end]).context("the record is not text")?)?;
     if let Some(cut) = cut {
         let left = raw.len() - end;
         eprintln!(

@@ -8,7 +8,7 @@ mod source;
 mod verify;
 mod when;
 
-use super::{Exit, Global};
+use super::{Exit, Global, stdout::print_line};
 use clap::Subcommand;
 
 #[derive(Subcommand, Debug)]
@@ -23,6 +23,8 @@ pub(super) enum JournalCommand {
     Export(export::ExportArgs),
     /// Go on with a failed turn that a crash interrupted.
     Resume(resume::ResumeArgs),
+    /// Print the JSON Schema of a session's lines.
+    Schema,
 }
 
 pub(super) async fn run(global: &Global, command: JournalCommand) -> anyhow::Result<Exit> {
@@ -33,5 +35,9 @@ pub(super) async fn run(global: &Global, command: JournalCommand) -> anyhow::Res
         JournalCommand::Verify(args) => verify::run(&home, &args),
         JournalCommand::Export(args) => export::run(&home, &args),
         JournalCommand::Resume(args) => resume::run(global, args).await,
+        JournalCommand::Schema => {
+            print_line(&serde_json::to_string_pretty(&crate::journal::schema::schema())?)?;
+            Ok(Exit::Completed)
+        }
     }
 }

@@ -120,7 +120,8 @@ impl Store for SqliteStore {
     fn list(&self) -> Result<Vec<Listed>, StoreError> {
         let listed = self.reading(|connection| {
             let mut rows = connection.prepare(
-                "SELECT id, coalesce((SELECT max(time) FROM events WHERE session = key), created_at) FROM sessions ORDER BY id",
+                "SELECT id, coalesce((SELECT time FROM events WHERE session = key ORDER BY seq DESC LIMIT 1), created_at)
+                 FROM sessions ORDER BY id",
             )?;
             let listed = rows.query_map([], |row| {
                 Ok(Listed { id: row.get(0)?, modified_ms: row.get::<_, i64>(1)?.max(0) as u64 })

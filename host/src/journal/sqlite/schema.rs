@@ -64,13 +64,17 @@ pub(super) fn open_for_writing(path: &Path) -> Result<Connection, StoreError> {
 }
 
 /// Opens the database for reading; `None` when there is none.
+///
+/// The connection may write, so that SQLite can roll back what a crash left half done, but no statement on it may.
 pub(super) fn open_for_reading(path: &Path) -> Result<Option<Connection>, StoreError> {
     if !path.try_exists().map_err(|source| io_error(path, "read", source))? {
         return Ok(None);
     }
     check_file(path)?;
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
-    let connection = Connection::open_with_flags(resolved(path), flags).map_err(database_error(path, "opened"))?;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+    let failed = database_error(path, "opened");
+    let connection = Connection::open_with_flags(resolved(path), flags).map_err(&failed)?;
+    connection.pragma_update(None, "query_only", 1).map_err(&failed)?;
     settings(path, &connection)?;
     if is_fresh(&connection).map_err(database_error(path, "read"))? {
         // Another process is just creating it.

@@ -146,3 +146,33 @@ fn the_settings_that_durability_rests_on_are_in_force() {
     assert_eq!((number("synchronous"), number("foreign_keys"), number("trusted_schema")), (2, 1, 0));
     assert_eq!(number("busy_timeout"), schema::BUSY_TIMEOUT.as_millis() as i64);
 }
+
+#[test]
+fn a_transaction_that_a_crash_left_half_done_is_rolled_back_for_a_reader_too() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(written(dir.path(), &[start(0)]));
+    // As a process leaves it that is killed in a transaction before write-ahead logging is set: pages half written,
+    // and the journal that takes them back.
+    let connection = raw_connection(dir.path());
+    connection.pragma_update_and_check(None, "journal_mode", "delete", |_| Ok(())).unwrap();
+    connection.execute_batch("PRAGMA cache_size = 1; PRAGMA cache_spill = 1; BEGIN IMMEDIATE;").unwrap();
+    for seq in 1..400 {
+        connection
+            .execute("INSERT INTO events VALUES (1, ?1, 't', 1, ?2)", rusqlite::params![seq, "x".repeat(900)])
+            .unwrap();
+    }
+    let crashed = tempfile::tempdir().unwrap();
+    for name in [FILE_NAME, "sessions.db-journal"] {
+        std::fs::copy(dir.path().join(name), crashed.path().join(name)).unwrap();
+    }
+    let contents = SqliteStore::new(crashed.path()).read("s").unwrap();
+    assert_eq!((contents.events, contents.torn), (vec![start(0)], None));
+}
+
+#[test]
+fn a_reader_cannot_write() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(written(dir.path(), &[start(0)]));
+    let connection = schema::open_for_reading(&dir.path().join(FILE_NAME)).unwrap().unwrap();
+    assert!(connection.execute("DELETE FROM events", []).is_err());
+}

@@ -101,13 +101,14 @@ impl ClosedStep {
                         message: format!("from is \"{}\", but \"{}\" had scheduled the wait.", handover.from.id, by.id),
                     });
                 }
-                if self.state.generation != Some(handover.generation) {
+                let met = self.state.chain.as_ref().map(|chain| chain.generation);
+                if met != Some(handover.generation) {
                     broken.push(Violation {
                         rule: "handover-generation",
                         message: format!(
                             "generation is {}, but the newest chain that the session has met is {}.",
                             handover.generation,
-                            self.state.generation.map_or_else(|| "none".to_owned(), |met| met.to_string())
+                            met.map_or_else(|| "none".to_owned(), |met| met.to_string())
                         ),
                     });
                 }

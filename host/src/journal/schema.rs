@@ -1,0 +1,116 @@
+//! The JSON Schema of a session's lines, generated from the types that write them.
+
+use super::{
+    event::{
+        AssistantChunk, AssistantMessage, ChainMet, ExecutorFault, ExecutorNote, KNOWN_TYPES, RequestHeader, Retry,
+        RetryHandover, RetryStarted, StepEnd, StepRef, TurnEnd, TurnStart, UserMessage,
+    },
+    record::FileHeader,
+};
+use schemars::{Schema, SchemaGenerator, generate::SchemaSettings};
+use serde_json::{Value, json};
+
+/// The schema (draft 2020-12) of one line: the header, an event of a known type, or one marked as ignorable.
+pub fn schema() -> Value {
+    let mut generator = SchemaSettings::draft2020_12().into_generator();
+    let mut lines = vec![generator.subschema_for::<FileHeader>().to_value()];
+    lines.extend(data_schemas(&mut generator).into_iter().map(|(kind, data)| event(kind, &data)));
+    lines.push(json!({
+        "title": "An event of a type from a newer version, which a reader may skip",
+        "type": "object",
+        "properties": {
+            "type": { "type": "string", "not": { "enum": KNOWN_TYPES.iter().chain(&["session"]).collect::<Vec<_>>() } },
+            "seq": whole_number(),
+            "time": whole_number(),
+            "ignorable": { "const": true },
+        },
+        "required": ["type", "seq", "time", "data", "ignorable"],
+    }));
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "One line of a Retake session",
+        "oneOf": lines,
+        "$defs": generator.take_definitions(true),
+    })
+}
+
+/// The data of each event type.
+fn data_schemas(generator: &mut SchemaGenerator) -> Vec<(&'static str, Schema)> {
+    vec![
+        ("turn/start", generator.subschema_for::<TurnStart>()),
+        ("user/message", generator.subschema_for::<UserMessage>()),
+        ("step/start", generator.subschema_for::<StepRef>()),
+        ("request/header", generator.subschema_for::<RequestHeader>()),
+        ("assistant/chunk", generator.subschema_for::<AssistantChunk>()),
+        ("assistant/message", generator.subschema_for::<AssistantMessage>()),
+        ("step/end", generator.subschema_for::<StepEnd>()),
+        ("chain", generator.subschema_for::<ChainMet>()),
+        ("llm/retry", generator.subschema_for::<Retry>()),
+        ("llm/retry-started", generator.subschema_for::<RetryStarted>()),
+        ("llm/retry-handover", generator.subschema_for::<RetryHandover>()),
+        ("executor/fault", generator.subschema_for::<ExecutorFault>()),
+        ("executor/note", generator.subschema_for::<ExecutorNote>()),
+        ("turn/end", generator.subschema_for::<TurnEnd>()),
+    ]
+}
+
+fn whole_number() -> Value {
+    json!({ "type": "integer", "minimum": 0 })
+}
+
+fn event(kind: &str, data: &Schema) -> Value {
+    let mut properties = json!({
+        "type": { "const": kind },
+        "seq": whole_number(),
+        "time": whole_number(),
+        "data": data,
+    });
+    let mut required = vec!["type", "seq", "time", "data"];
+    if matches!(kind, "user/message" | "assistant/message") {
+        properties["surfaceOp"] = json!({ "const": "append" });
+        required.push("surfaceOp");
+    }
+    if kind == "assistant/message" {
+        properties["sourceEventSeqs"] = json!({ "type": "array", "items": whole_number() });
+    }
+    json!({ "title": kind, "type": "object", "properties": properties, "required": required })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_known_type_has_its_data_described() {
+        let schema = schema();
+        let lines = schema["oneOf"].as_array().unwrap();
+        for kind in KNOWN_TYPES {
+            let described = lines.iter().filter(|line| line["properties"]["type"]["const"] == kind).count();
+            assert_eq!(described, 1, "{kind}");
+        }
+    }
+
+    #[test]
+    fn numbers_enums_and_options_are_described_as_they_are_written() {
+        let validator = jsonschema::validator_for(&schema()).unwrap();
+        let retry = json!({"type":"llm/retry","seq":4,"time":9,"data":{"retryId":"r","turn":1,"step":1,"provider":"p",
+            "mode":"always","policyKey":"k","retry":1,"delayMs":1.5,"failure":{"message":"m","code":"RATE_LIMIT"}}});
+        validator.validate(&retry).unwrap();
+        for (path, value) in [
+            ("/data/delayMs", json!("400")),
+            ("/data/mode", json!("sometimes")),
+            ("/data/failure/code", json!("NEW")),
+            ("/data/retry", json!(-1)),
+            ("/seq", json!(1.5)),
+            ("/type", json!("llm/other")),
+        ] {
+            let mut wrong = retry.clone();
+            *wrong.pointer_mut(path).unwrap() = value;
+            assert!(!validator.is_valid(&wrong), "{path}");
+        }
+        let mut newer = json!({"type":"new/thing","seq":0,"time":1,"data":[1],"ignorable":true});
+        assert!(validator.is_valid(&newer));
+        newer["ignorable"] = json!(false);
+        assert!(!validator.is_valid(&newer));
+    }
+}
