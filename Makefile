@@ -21,7 +21,8 @@ setup: ## Find or install the WebAssembly toolchain and build the plugins; run i
 	@$(CARGO) run -q -p retake-toolchain --bin retake-setup
 
 demo: setup ## Watch failing turns being retried while executors are swapped; needs no key and no network
-	@$(CARGO) run -p retake -- demo
+	@# Without -p, so that it has the tests' features, and with them the tests' build of everything.
+	@$(CARGO) run --bin retake -- demo
 
 test: setup ## Check the format, lint, and run all tests
 	$(CARGO) fmt --all --check
