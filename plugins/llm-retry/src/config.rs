@@ -22,7 +22,12 @@ pub struct Problem {
 pub fn problems(json: &str) -> Vec<Problem> {
     let whole = |message: String| vec![Problem { path: String::new(), message }];
     match serde_json::from_str(json) {
-        Ok(Value::Object(config)) => config.keys().map(|key| refused(key)).collect(),
+        Ok(Value::Object(config)) => {
+            let mut keys: Vec<_> = config.keys().collect();
+            // The map's own order depends on how serde_json was built.
+            keys.sort();
+            keys.into_iter().map(|key| refused(key)).collect()
+        }
         Ok(other) => whole(format!("The configuration is {other}; it must be an empty object.")),
         Err(error) => whole(format!("The configuration is not JSON: {error}.")),
     }
