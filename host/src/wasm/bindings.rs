@@ -19,7 +19,7 @@ wasmtime::component::bindgen!({
 });
 
 pub(super) use exports::retake::executor::executor::{Manifest as WitManifest, Problem as WitProblem};
-pub(super) use retake::executor::{config, journal, log, random, timer, types, waterfall};
+pub(super) use self::retake::executor::{config, journal, log, random, timer, types, waterfall};
 
 impl From<&plain::FailedStep> for types::FailedStep {
     fn from(step: &plain::FailedStep) -> Self {
