@@ -18,8 +18,8 @@ wasmtime::component::bindgen!({
     require_store_data_send: true,
 });
 
-pub(super) use exports::retake::executor::executor::{Manifest as WitManifest, Problem as WitProblem};
 pub(super) use self::retake::executor::{config, journal, log, random, timer, types, waterfall};
+pub(super) use exports::retake::executor::executor::{Manifest as WitManifest, Problem as WitProblem};
 
 impl From<&plain::FailedStep> for types::FailedStep {
     fn from(step: &plain::FailedStep) -> Self {

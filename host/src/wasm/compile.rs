@@ -31,6 +31,34 @@ use wasmtime::{
 /// Components that are compiled at once. Each uses several processors by itself.
 const AT_ONCE: usize = 2;
 
+/// The lowest priority there is, as `nice` counts.
+const BACKGROUND: i32 = 19;
+
+/// The threads over which Cranelift spreads a compilation: one for each processor, at the lowest priority, so that a
+/// turn that has something to do never waits for one of them to finish its slice. `None` when the system gives no
+/// threads; the compilation then uses those that it finds.
+fn background_threads() -> Option<&'static rayon::ThreadPool> {
+    static THREADS: OnceLock<Option<rayon::ThreadPool>> = OnceLock::new();
+    THREADS
+        .get_or_init(|| {
+            rayon::ThreadPoolBuilder::new()
+                .thread_name(|n| format!("retake-cranelift-{n}"))
+                .start_handler(|_| yield_to_others())
+                .build()
+                .ok()
+        })
+        .as_ref()
+}
+
+/// Lowers the priority of the calling thread. Linux alone has one for each thread; elsewhere it would be the whole
+/// process's.
+fn yield_to_others() {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::process::setpriority_process(None, BACKGROUND) {
+        tracing::debug!("A compiler thread keeps its usual priority: {error}.");
+    }
+}
+
 /// What a load is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoadPhase {
@@ -129,7 +157,10 @@ impl Compiler {
         queue.jobs.push_back(job);
         if queue.threads < AT_ONCE {
             let compiler = self.clone();
-            let thread = thread::Builder::new().name("retake-compile".into()).spawn(move || compiler.work());
+            let thread = thread::Builder::new().name("retake-compile".into()).spawn(move || {
+                yield_to_others();
+                compiler.work();
+            });
             match thread {
                 Ok(_) => queue.threads += 1,
                 // Nobody will come for the jobs; whoever waits for one sees it dropped.
@@ -170,7 +201,11 @@ impl Compiler {
         preflight::check(bytes)?;
         self.phase(digest, LoadPhase::Compiling);
         let start = Instant::now();
-        let code = self.engines.on_demand().precompile_component(bytes);
+        let engine = self.engines.on_demand();
+        let code = match background_threads() {
+            Some(threads) => threads.install(|| engine.precompile_component(bytes)),
+            None => engine.precompile_component(bytes),
+        };
         let code = code.map_err(|error| LoadError::Compile { detail: one_line(&error) })?;
         self.compiled.fetch_add(1, Ordering::Relaxed);
         let took = start.elapsed();

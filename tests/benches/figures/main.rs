@@ -89,10 +89,14 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime starts").block_on(future)
 }
 
-/// Resident memory, in bytes, and the number of memory maps of this process.
-pub fn memory() -> (f64, f64) {
+/// Resident memory of this process, in bytes.
+pub fn resident() -> f64 {
     let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux has /proc");
     let pages: f64 = statm.split(' ').nth(1).expect("the second field").parse().expect("a number");
-    let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux has /proc").lines().count();
-    (pages * 4_096.0, maps as f64)
+    pages * 4_096.0
+}
+
+/// The number of memory maps of this process. Slow when there are many.
+pub fn maps() -> f64 {
+    std::fs::read_to_string("/proc/self/maps").expect("Linux has /proc").lines().count() as f64
 }

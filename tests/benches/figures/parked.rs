@@ -1,6 +1,6 @@
 //! Many turns parked in a wait at once: memory for each, and the time beyond the delay until all have finished.
 
-use crate::{Figure, block_on, memory};
+use crate::{Figure, block_on, resident};
 use retake::{
     agent::{Agent, Session, Target, TurnOutcome},
     env::Env,
@@ -87,14 +87,14 @@ pub async fn lost(mut running: JoinSet<TurnOutcome>) -> usize {
 /// Milliseconds beyond the delay from the first request to the end of the last turn, and KiB for each parked turn.
 async fn park(chain: Vec<Arc<Activation>>, turns: usize) -> (f64, f64) {
     let crowd = Crowd::new(chain, turns, DELAY_MS);
-    let (before, _) = memory();
+    let before = resident();
     let begun = Instant::now();
     let (running, journals) = crowd.start(turns);
     let mut parked = before;
     // Until the first wait ends, which may be before the last turn has begun to wait.
     while crowd.adapter.count() <= turns && begun.elapsed() < Duration::from_secs(60) {
         tokio::time::sleep(Duration::from_millis(50)).await;
-        parked = parked.max(memory().0);
+        parked = parked.max(resident());
     }
     drop(journals);
     assert_eq!(lost(running).await, 0, "no turn fails");

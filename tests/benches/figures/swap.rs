@@ -1,8 +1,9 @@
 //! Swaps between the official and the strategy executor: quiet, under waiting turns, many of them, and what they leave.
 
 use crate::{
-    Figure, block_on, median, memory,
+    Figure, block_on, maps, median,
     parked::{Crowd, lost, waiting},
+    resident,
 };
 use retake::{
     agent::Agent,
@@ -88,12 +89,12 @@ async fn quiet(files: &Files, host: &Host) -> Vec<Figure> {
     vec![Figure::new("swap, nothing waiting", median(&mut samples), "ms").at_most(25.0)]
 }
 
-/// Counts hand-overs.
-struct Handovers(Arc<AtomicUsize>);
+/// Counts the turns whose wait was handed over and scheduled anew.
+struct Taken(Arc<AtomicUsize>);
 
-impl Observer for Handovers {
+impl Observer for Taken {
     fn appended(&self, _session: &str, event: &Event) {
-        if matches!(event.body, Body::RetryHandover(_)) {
+        if matches!(event.body, Body::Retry(_)) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -118,14 +119,14 @@ async fn under_load(files: &Files, host: &Host) -> Vec<Figure> {
     for round in 0..5 {
         let crowd = crowd(host, 4_000.0);
         let (running, journals) = crowd.start(TURNS);
-        let handovers = Arc::new(AtomicUsize::new(0));
-        for journal in &journals {
-            journal.observe(Arc::new(Handovers(handovers.clone())));
-        }
         all_wait(&journals).await;
+        let taken = Arc::new(AtomicUsize::new(0));
+        for journal in &journals {
+            journal.observe(Arc::new(Taken(taken.clone())));
+        }
         let begun = Instant::now();
         files.swap(host, round % 2 == 0).await;
-        while handovers.load(Ordering::Relaxed) < TURNS || waiting(&journals) < TURNS {
+        while taken.load(Ordering::Relaxed) < TURNS {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         samples.push(begun.elapsed().as_secs_f64() * 1e3);
@@ -202,14 +203,14 @@ async fn leftovers(files: &Files, host: &Host) -> Vec<Figure> {
     }
     tokio::time::sleep(Duration::from_millis(200)).await;
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks() as f64;
-    let (bytes, maps, alive) = (memory().0, memory().1, tasks());
+    let (bytes, mapped, alive) = (resident(), maps(), tasks());
     for round in 0..500 {
         files.swap(host, round % 2 == 0).await;
     }
     tokio::time::sleep(Duration::from_millis(200)).await;
     vec![
-        Figure::new("500 swaps: growth of memory", (memory().0 - bytes) / 1024.0 / 1024.0, "MiB").at_most(4.0),
-        Figure::new("500 swaps: growth of memory maps", memory().1 - maps, "").at_most(16.0),
+        Figure::new("500 swaps: growth of memory", (resident() - bytes) / 1024.0 / 1024.0, "MiB").at_most(4.0),
+        Figure::new("500 swaps: growth of memory maps", maps() - mapped, "").at_most(16.0),
         Figure::new("500 swaps: tasks left", tasks() - alive, "").at_most(0.0),
     ]
 }
