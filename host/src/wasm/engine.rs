@@ -124,6 +124,9 @@ fn config() -> Config {
     config
 }
 
+/// How much of a table is cleared in place when its call ends, in bytes.
+const TABLE_KEEP_RESIDENT: usize = 16 * 1024;
+
 /// A pool for `max_parked` calls and a fifth more, for nested calls and canaries. Component model plumbing takes about
 /// three core instances and two tables a call; five leave room. All of it is address space until it is touched.
 fn pool(max_parked: usize) -> InstanceAllocationStrategy {
@@ -135,6 +138,9 @@ fn pool(max_parked: usize) -> InstanceAllocationStrategy {
         .total_memories(calls)
         .total_stacks(calls)
         .table_elements(TABLE_ELEMENTS)
+        // A table of an executor is a page or two. Clearing it costs less than giving it back to the system, which
+        // interrupts every processor of the process; a call has several tables.
+        .table_keep_resident(TABLE_KEEP_RESIDENT)
         .max_memory_size((SLOT_MB as usize) << 20);
     InstanceAllocationStrategy::Pooling(pool)
 }
