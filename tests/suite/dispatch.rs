@@ -2,8 +2,8 @@
 
 use futures_util::FutureExt;
 use retake::{
-    agent::TurnOutcome,
-    journal::{Body, event::TurnEndReason},
+    agent::{Session, Target, TurnOutcome},
+    journal::{Body, Event, Journal, Log, SessionState, StoreError, event::TurnEndReason},
     llm::FailureCode,
     waterfall::{
         Activation, Call, Decision, Fault, FaultKind, Interruption, Record,
@@ -460,6 +460,42 @@ async fn a_record_that_breaks_a_rule_is_refused_and_the_log_stays_clean() {
     }
     assert_eq!(refused.len(), 4);
     assert_eq!(world.retries().len(), 1);
+}
+
+/// A log that takes this many records and then fails.
+struct FullAfter(usize);
+
+impl Log for FullAfter {
+    fn write(&mut self, _: &Event) -> Result<(), StoreError> {
+        if self.0 == 0 {
+            let source = std::io::Error::from(std::io::ErrorKind::StorageFull);
+            return Err(StoreError::Io { path: "s.jsonl".into(), action: "written", source });
+        }
+        self.0 -= 1;
+        Ok(())
+    }
+
+    fn durable(&mut self) -> futures_util::future::BoxFuture<'static, Result<(), StoreError>> {
+        std::future::ready(Ok(())).boxed()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_journal_that_fails_at_any_record_ends_the_turn_with_its_error_and_never_retries_in_silence() {
+    // The whole turn, with its retry, writes 21 records, 13 of them before the second request.
+    for room in 0..21 {
+        let adapter = failing_once();
+        let mut world = World::new(adapter.clone(), test_policy(), vec![waiter("w", 5.0)]);
+        let clock = world.agent.env.clock.clone();
+        let journal = Journal::new("s", clock, Box::new(FullAfter(room)), SessionState::default());
+        let target = Target { provider: "mock".into(), model: "m".into() };
+        world.session = Session::new(Arc::new(journal), target, None);
+        let error = world.try_prompt("hi").await.expect_err("the record has no room").to_string();
+        assert!(error.contains("s.jsonl could not be written"), "{room}: {error}");
+        // The retry's own request is only made when everything before it has been recorded.
+        let repeated = adapter.count() == 2;
+        assert_eq!(repeated, room >= 13, "{room} records");
+    }
 }
 
 #[tokio::test(start_paused = true)]

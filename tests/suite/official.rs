@@ -5,7 +5,7 @@ use retake::{
     agent::{Attempt, Router, Target, TurnOutcome},
     env::{Entropy, Env},
     journal::{Body, Event, Observer, event::RetryMode, event::TurnEndReason},
-    llm::{FailureCode, RetryPolicy, route::Registry},
+    llm::{Failure, FailureCode, RetryPolicy, route::Registry},
     waterfall::{Decision, Fault, FaultKind},
 };
 use retake_tests::*;
@@ -281,7 +281,7 @@ async fn a_route_removed_in_flight_keeps_its_policy_for_the_call_that_it_serves(
 
 #[tokio::test(start_paused = true)]
 async fn always_mode_grows_to_the_cap_without_a_limit_until_it_is_cancelled() {
-    let adapter = ScriptedAdapter::new((0..20).map(|_| failing(failure(FailureCode::Protocol))));
+    let adapter = ScriptedAdapter::new((0..20).map(|_| failing(failure(FailureCode::Unknown))));
     let policy = always(json!({ "initialDelayMs": 1, "maxDelayMs": 4, "jitterRatio": 0.1 }));
     let mut world = world_with_samples(&adapter, policy, &[1.0; 20]).await;
     let cancel = world.cancel.clone();
@@ -294,6 +294,20 @@ async fn always_mode_grows_to_the_cap_without_a_limit_until_it_is_cancelled() {
     for (index, retry) in world.retries().iter().enumerate() {
         assert_eq!((retry.retry, retry.max_retries), (index as u64 + 1, None));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn always_mode_repeats_a_refusal_that_came_twice_at_the_longest_delay_only() {
+    let adapter = ScriptedAdapter::new((0..4).map(|n| {
+        let hint = if n == 3 { Some(2.0) } else { None };
+        failing(Failure { provider_retry_after_ms: hint, ..with_status(FailureCode::Auth, 401) })
+    }));
+    let policy = always(json!({ "initialDelayMs": 10, "maxDelayMs": 500, "jitterRatio": 0 }));
+    let mut world = world(&adapter, policy).await;
+    assert_answered(world.prompt("hi").await);
+    assert_eq!(world.delays(), [10.0, 500.0, 500.0, 500.0]);
+    let marked: Vec<_> = world.retries().iter().map(|retry| retry.failure.impossible().is_some()).collect();
+    assert_eq!(marked, [false, true, true, true]);
 }
 
 #[tokio::test(start_paused = true)]

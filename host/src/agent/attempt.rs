@@ -14,7 +14,7 @@ use crate::{
             RequestHeader, StepRef,
         },
     },
-    llm::{Block, Chunk, Failure, FailureCode, FinishReason, Request, RetryPolicy, Usage},
+    llm::{Block, Chunk, Failure, FailureCode, FinishReason, HintUse, Request, RetryPolicy, Usage},
 };
 use futures_util::{StreamExt, stream::BoxStream};
 use std::sync::Arc;
@@ -127,6 +127,14 @@ fn note_policy(session: &Session, target: &Target, policy: Option<&RetryPolicy>,
     {
         let evidence = failure.evidence.get_or_insert_default();
         evidence.impossible.get_or_insert_with(|| "the same request was refused in the same way before".to_owned());
+    }
+    if matches!(policy, RetryPolicy::Always { .. }) && failure.impossible().is_some() {
+        // A hint shorter than the slow lane's delay would put the request back into a hurry.
+        failure.provider_retry_after_ms = None;
+        if let Some(hint) = failure.evidence.as_mut().and_then(|evidence| evidence.hint.as_mut()) {
+            hint.r#use = Some(HintUse::Ignored);
+            hint.why = Some("the request cannot succeed, so it is repeated at the longest delay only".to_owned());
+        }
     }
 }
 

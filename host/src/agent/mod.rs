@@ -22,7 +22,7 @@ use crate::{
         Body, JournalError,
         event::{StepEnd, TurnEnd, TurnEndReason, TurnStart, UserMessage, UserRole, UserSource},
     },
-    llm::{Block, Failure, route::Registry},
+    llm::{Block, Failure, RetryPolicy, route::Registry},
     waterfall::{FailedStep, Recovered, RecoveryContext, Waterfall, recover},
 };
 use attempt::{Attempted, FailedAttempt};
@@ -140,6 +140,7 @@ impl Agent {
         cancel: &CancellationToken,
     ) -> Result<Option<TurnOutcome>, JournalError> {
         let FailedAttempt { target, policy, failure } = failed;
+        let policy = if failure.impossible().is_some() { policy.map(RetryPolicy::slow_lane) } else { policy };
         let context = Arc::new(RecoveryContext {
             journal: session.journal.clone(),
             env: self.env.clone(),

@@ -44,6 +44,20 @@ pub enum RetryPolicy {
     Always { backoff: Backoff },
 }
 
+impl RetryPolicy {
+    /// The policy for a failure that will only repeat itself: under `always`, every delay is the longest one, without
+    /// jitter, so that a hopeless request is never repeated in a hurry. Under `normal` nothing changes, since its
+    /// budget ends anyway.
+    pub fn slow_lane(self) -> RetryPolicy {
+        match self {
+            RetryPolicy::Always { backoff } => RetryPolicy::Always {
+                backoff: Backoff { initial_delay_ms: backoff.max_delay_ms, jitter_ratio: 0.0, ..backoff },
+            },
+            normal @ RetryPolicy::Normal { .. } => normal,
+        }
+    }
+}
+
 impl Default for RetryPolicy {
     fn default() -> Self {
         RetryPolicy::Normal {

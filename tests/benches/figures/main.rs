@@ -4,9 +4,11 @@
 //! its bound is for people to judge. `cargo bench -p retake-tests -- NAME…` runs only the groups whose name contains one.
 
 mod decision;
+mod journal;
 mod load;
 mod parked;
 mod retry;
+mod sse;
 mod start;
 mod swap;
 
@@ -45,13 +47,15 @@ pub fn quantile(values: &mut [f64], part: f64) -> f64 {
 
 type Group = (&'static str, fn() -> Vec<Figure>);
 
-const GROUPS: [Group; 6] = [
+const GROUPS: [Group; 8] = [
     ("decision", decision::figures),
     ("retry", retry::figures),
     ("parked", parked::figures),
     ("start", start::figures),
     ("swap", swap::figures),
     ("load", load::figures),
+    ("journal", journal::figures),
+    ("sse", sse::figures),
 ];
 
 fn main() {

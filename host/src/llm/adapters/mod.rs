@@ -18,7 +18,7 @@ mod provider_error;
 mod responses_answer;
 mod responses_request;
 pub mod secret;
-mod sse;
+pub mod sse;
 
 pub use dialect::Dialect;
 pub use http::Limits;

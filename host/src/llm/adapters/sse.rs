@@ -1,22 +1,24 @@
 //! Server-sent events: bytes in, events out.
 //!
 //! Follows the HTML standard where streams of models do: all three line ends, a byte order mark, `data:` with and
-//! without its space, comments, data over several lines. It is strict about size and UTF-8, and never panics.
+//! without its space, comments, data over several lines. It is strict about size and UTF-8, and never panics. Called by
+//! the adapters' shared call.
 
 /// The longest line, and the longest data of one event, in bytes.
-pub(super) const MAX_LINE: usize = 8 * 1024 * 1024;
+pub const MAX_LINE: usize = 8 * 1024 * 1024;
 
 /// One event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Event {
+pub struct Event {
     /// The event's type; empty when the server gave none.
-    pub(super) name: String,
-    pub(super) data: String,
+    pub name: String,
+    /// The lines of its data, joined by line feeds.
+    pub data: String,
 }
 
 /// Why bytes are no event stream.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum SseError {
+pub enum SseError {
     #[error("a line of the event stream is longer than {MAX_LINE} bytes")]
     TooLong,
     #[error("the event stream is not valid UTF-8")]
@@ -25,7 +27,7 @@ pub(super) enum SseError {
 
 /// Reads a stream piece by piece; the pieces may be cut anywhere.
 #[derive(Default)]
-pub(super) struct Decoder {
+pub struct Decoder {
     /// Bytes of a line that has not ended.
     line: Vec<u8>,
     name: String,
@@ -36,8 +38,8 @@ pub(super) struct Decoder {
 }
 
 impl Decoder {
-    /// Takes the next bytes and returns the events that they complete.
-    pub(super) fn push(&mut self, mut bytes: &[u8]) -> Result<Vec<Event>, SseError> {
+    /// Takes the next bytes and returns the events that they complete. Errors: the stream is none of this format.
+    pub fn push(&mut self, mut bytes: &[u8]) -> Result<Vec<Event>, SseError> {
         let mut events = Vec::new();
         if self.after_cr && !bytes.is_empty() {
             self.after_cr = false;
@@ -59,7 +61,7 @@ impl Decoder {
 
     /// What stands unfinished when the stream ends. The standard drops it; a caller may still look whether it is
     /// whole, since some servers leave out the last blank line.
-    pub(super) fn finish(mut self) -> Option<Event> {
+    pub fn finish(mut self) -> Option<Event> {
         match self.end_line() {
             Ok(Some(event)) => Some(event),
             Ok(None) => self.dispatch(),
