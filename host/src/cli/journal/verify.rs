@@ -8,8 +8,10 @@ use crate::{
 use clap::Args;
 
 #[derive(Args, Debug)]
-#[command(after_help = "Reads sessions of this program and of the reference system, told by their first line.\n\n\
-    Exit status: 0 all are good, 1 a rule is broken, 2 a file could not be read.")]
+#[command(
+    after_help = "Reads sessions of this program, and those of harnesses that retry inside the open step (a first line with \"version\":0); which one it is is told by the first line.\n\n\
+    Exit status: 0 all are good, 1 a rule is broken, 2 a file could not be read."
+)]
 pub(in crate::cli) struct VerifyArgs {
     /// Journal files, or ids of sessions [default: every session].
     #[arg(value_name = "FILE|SESSION")]

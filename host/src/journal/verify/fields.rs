@@ -1,6 +1,6 @@
 //! The fields of a retry's two records, whatever wrote them: each with its own rule and sentence.
 //!
-//! Reads plain JSON, since the reference system's failure codes and numbers are wider than this program's types.
+//! Reads plain JSON, since the same-step dialect's failure codes and numbers are wider than this program's types.
 
 use crate::{
     journal::invariants::Violation,

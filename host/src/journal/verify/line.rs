@@ -41,7 +41,7 @@ pub(super) enum Fact {
         turn: u64,
         step: u64,
     },
-    /// A record of the reference dialect, whose fields have been checked.
+    /// A record of the same-step dialect, whose fields have been checked.
     Retry(Box<fields::RetryFields>),
     Started(fields::StartedFields),
     /// An event without rules of its own.

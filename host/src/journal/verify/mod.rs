@@ -39,7 +39,7 @@ const THREADS: usize = 2;
 pub enum Rules {
     /// This program's own: a failed step is closed before its retry is scheduled.
     ClosedStep,
-    /// The reference system's: retries happen inside the open step, several a step.
+    /// That of the harness that this program grew out of: retries happen inside the open step, several a step.
     SameStep,
 }
 

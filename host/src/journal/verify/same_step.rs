@@ -1,4 +1,4 @@
-//! The rules of the reference dialect: retries happen inside the open step, several a step, and are numbered by turn,
+//! The rules of the same-step dialect: retries happen inside the open step, several a step, and are numbered by turn,
 //! step, provider and policy key from all that were scheduled.
 
 use super::{

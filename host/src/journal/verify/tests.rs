@@ -30,7 +30,7 @@ const CLOSED: &str = r#"{"type":"session","version":1,"id":"harbour","createdAt"
 {"type":"turn/end","seq":24,"time":1790000100701,"data":{"turn":3,"reason":{"kind":"aborted"}}}
 "#;
 
-/// A session of the reference system: two retries of two policies in one open step, and a second turn.
+/// A session of the same-step dialect: two retries of two policies in one open step, and a second turn.
 const SAME: &str = r#"{"type":"session","version":0,"id":"orchard","createdAt":1790000200000,"cwd":"/srv/orchard","delegationDepth":0}
 {"type":"agent/inbox/spliced","seq":0,"time":1790000200001,"data":{"target":"next-turn","start":0,"inserted":[]}}
 {"type":"turn/start","seq":1,"time":1790000200002,"data":{"turn":1}}
