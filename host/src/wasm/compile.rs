@@ -17,7 +17,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -36,7 +36,7 @@ const BACKGROUND: i32 = 19;
 
 /// The threads over which Cranelift spreads a compilation: one for each processor, at the lowest priority, so that a
 /// turn that has something to do never waits for one of them to finish its slice. `None` when the system gives no
-/// threads; the compilation then uses those that it finds.
+/// threads; the compilation then uses those that it finds, as it does at a start.
 fn background_threads() -> Option<&'static rayon::ThreadPool> {
     static THREADS: OnceLock<Option<rayon::ThreadPool>> = OnceLock::new();
     THREADS
@@ -108,12 +108,21 @@ pub(super) struct Compiler {
     queue: Mutex<Queue>,
     progress: watch::Sender<Vec<LoadProgress>>,
     compiled: AtomicU64,
+    /// A component has been loaded, so that turns may be running.
+    in_service: AtomicBool,
 }
 
 impl Compiler {
     pub(super) fn new(engines: Arc<Engines>, cache: Cache) -> Compiler {
         let (progress, _) = watch::channel(Vec::new());
-        Compiler { engines, cache, queue: Mutex::default(), progress, compiled: AtomicU64::new(0) }
+        Compiler {
+            engines,
+            cache,
+            queue: Mutex::default(),
+            progress,
+            compiled: AtomicU64::new(0),
+            in_service: AtomicBool::new(false),
+        }
     }
 
     pub(super) fn progress(&self) -> watch::Receiver<Vec<LoadProgress>> {
@@ -147,6 +156,9 @@ impl Compiler {
                 Err(LoadError::Internal { detail: super::fault::host_panic(&*payload).message })
             });
             compiler.progress.send_modify(|loads| loads.retain(|load| load.digest != digest));
+            if result.is_ok() {
+                compiler.in_service.store(true, Ordering::Relaxed);
+            }
             done(result);
         };
         self.enqueue(Box::new(job));
@@ -157,10 +169,7 @@ impl Compiler {
         queue.jobs.push_back(job);
         if queue.threads < AT_ONCE {
             let compiler = self.clone();
-            let thread = thread::Builder::new().name("retake-compile".into()).spawn(move || {
-                yield_to_others();
-                compiler.work();
-            });
+            let thread = thread::Builder::new().name("retake-compile".into()).spawn(move || compiler.work());
             match thread {
                 Ok(_) => queue.threads += 1,
                 // Nobody will come for the jobs; whoever waits for one sees it dropped.
@@ -202,7 +211,9 @@ impl Compiler {
         self.phase(digest, LoadPhase::Compiling);
         let start = Instant::now();
         let engine = self.engines.on_demand();
-        let code = match background_threads() {
+        // Before the first component is in service nobody can be disturbed, and somebody waits for this one.
+        let threads = if self.in_service.load(Ordering::Relaxed) { background_threads() } else { None };
+        let code = match threads {
             Some(threads) => threads.install(|| engine.precompile_component(bytes)),
             None => engine.precompile_component(bytes),
         };
