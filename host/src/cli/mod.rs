@@ -13,9 +13,12 @@ mod run;
 mod stdout;
 mod terminal;
 
-use crate::profile::Home;
+use crate::{
+    profile::Home,
+    wasm::{Runtime, RuntimeConfig},
+};
 use clap::{Args, Parser, Subcommand};
-use std::{path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode, sync::Arc};
 use tracing_subscriber::EnvFilter;
 
 /// How a command ended, as its exit status.
@@ -53,6 +56,15 @@ struct Cli {
     global: Global,
     #[command(subcommand)]
     command: Command,
+}
+
+/// Calls that a command's runtime holds at once. A command runs a handful of sessions, and a pool for the library's ten
+/// thousand would cost it start-up time; a call beyond these waits for a place, and never fails.
+const MAX_PARKED: usize = 256;
+
+/// A runtime for one command, with its compile cache in `cache_dir`.
+fn runtime(cache_dir: Option<PathBuf>) -> anyhow::Result<Arc<Runtime>> {
+    Ok(Runtime::new(RuntimeConfig { cache_dir, max_parked: MAX_PARKED })?)
 }
 
 /// What every command takes.

@@ -1,10 +1,10 @@
 //! `retake plugin`: build an executor, and say what a component is.
 
 use super::{
-    Exit, Global,
+    Exit, Global, runtime,
     stdout::{print, print_line},
 };
-use crate::wasm::{Inspection, Runtime, RuntimeConfig};
+use crate::wasm::Inspection;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use retake_toolchain::{Toolchain, build_component, guest_target_dir, write_whole};
@@ -58,7 +58,7 @@ async fn inspect(global: &Global, args: InspectArgs) -> anyhow::Result<Exit> {
     let bytes: Arc<[u8]> =
         std::fs::read(&args.file).with_context(|| format!("{} could not be read", args.file.display()))?.into();
     let cache_dir = global.home().ok().map(|home| home.cache_dir());
-    let runtime = Runtime::new(RuntimeConfig { cache_dir, ..RuntimeConfig::default() })?;
+    let runtime = runtime(cache_dir)?;
     let inspection: Inspection = runtime.inspect(bytes).await;
     if args.json {
         print_line(&serde_json::to_string_pretty(&inspection)?)?;

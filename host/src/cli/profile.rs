@@ -3,12 +3,10 @@
 use super::{
     Exit, Global,
     run::ProfileArgs,
+    runtime,
     stdout::{print, print_line},
 };
-use crate::{
-    profile::{ProfileRef, check, compose, to_json, to_text},
-    wasm::{Runtime, RuntimeConfig},
-};
+use crate::profile::{ProfileRef, check, compose, to_json, to_text};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -55,8 +53,7 @@ pub(super) async fn run(global: &Global, command: ProfileCommand) -> anyhow::Res
             for warning in &profile.warnings {
                 print_line(&format!("warning: {warning}"))?;
             }
-            let config = RuntimeConfig { cache_dir: Some(home.cache_dir()), ..RuntimeConfig::default() };
-            check(&profile, &Runtime::new(config)?).await?;
+            check(&profile, &runtime(Some(home.cache_dir()))?).await?;
             print_line(&format!(
                 "{} is valid: {} providers, {} entries.",
                 profile.file.display(),

@@ -1,7 +1,7 @@
 //! `retake run`: prompts against a profile.
 
 use super::{
-    Exit, Global,
+    Exit, Global, runtime,
     stdout::print_line,
     terminal::{WaitLine, observe, spawn_reload_lines},
 };
@@ -11,7 +11,6 @@ use crate::{
     journal::{Event, JsonlStore, SqliteStore, Store},
     llm::Usage,
     profile::{ComposedProfile, Home, Host, JournalKind, ProfileRef, ProfileSource, Watch, compose, watch},
-    wasm::{Runtime, RuntimeConfig},
 };
 use anyhow::{Context, anyhow};
 use clap::Args;
@@ -145,8 +144,7 @@ impl ProfileArgs {
 
 /// Starts a host for a profile, and tells people when a component takes long to compile.
 pub(super) async fn start_host(profile: ComposedProfile, home: &Home, env: Env) -> anyhow::Result<Host> {
-    let config = RuntimeConfig { cache_dir: Some(home.cache_dir()), ..RuntimeConfig::default() };
-    let runtime = Runtime::new(config)?;
+    let runtime = runtime(Some(home.cache_dir()))?;
     let environment = Arc::new(|name: &str| std::env::var(name).ok());
     let started = Host::start(profile, runtime.clone(), environment, env);
     tokio::pin!(started);
