@@ -21,7 +21,10 @@ fn main() -> ExitCode {
 }
 
 fn build() -> Result<(), Box<dyn Error>> {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    // Asked for when it runs: a checkout may have been moved since this script was compiled.
+    let manifest_dir =
+        env::var_os("CARGO_MANIFEST_DIR").ok_or("CARGO_MANIFEST_DIR is not set; this script is run by cargo.")?;
+    let workspace = Path::new(&manifest_dir).join("..");
     let out_dir = env::var_os("OUT_DIR").ok_or("OUT_DIR is not set; this script is run by cargo.")?;
     let out_dir = Path::new(&out_dir);
     for changing in ["wit", "Cargo.lock"] {

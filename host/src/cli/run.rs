@@ -30,7 +30,7 @@ const QUIET_COMPILE: Duration = Duration::from_millis(300);
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  \
     retake run \"name one prime\"                      the built-in demo profile\n  \
-    retake run --profile work \"summarise this\"       profiles/work/profile.yml in the home\n  \
+    retake run --profile team \"summarise this\"       profiles/team/profile.yml in the home\n  \
     retake run --profile ./deepseek.yml \"hello\"      a profile file\n  \
     retake run --json \"name one prime\" | jq .event.type\n  \
     printf 'one\\ntwo\\n' | retake run                 one prompt a line\n  \
