@@ -39,7 +39,9 @@ fn setup() -> Result<(), Box<dyn Error>> {
 
 /// The plugin crates of this checkout, by name.
 fn plugins() -> io::Result<Vec<PathBuf>> {
-    let dir = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../plugins"));
+    // Cargo says where the checkout is now; it may have been moved since this program was compiled.
+    let manifest_dir = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    let dir = &Path::new(&manifest_dir).join("../plugins");
     let mut plugins = Vec::new();
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
