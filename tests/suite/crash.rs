@@ -234,11 +234,11 @@ async fn a_resumed_wait_that_is_cancelled_ends_the_turn() {
     assert!(!host.open(dir.path()).has_unfinished());
 }
 
-/// A home whose provider fails three times before each answer; waits of 20 ms to 80 ms.
+/// A home whose provider, at `base_url`, fails now and then; waits of 20 ms to 80 ms.
 struct Home(tempfile::TempDir);
 
 impl Home {
-    fn new() -> Home {
+    fn new(base_url: &str) -> Home {
         let dir = tempfile::tempdir().unwrap();
         let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("command-cache");
         std::fs::create_dir_all(&cache).unwrap();
@@ -247,9 +247,11 @@ impl Home {
         std::fs::create_dir_all(profile.parent().unwrap()).unwrap();
         std::fs::write(
             profile,
-            "model: { provider: mock, model: mock-1 }\nproviders:\n  - provider: mock\n    adapter: openai-chat\n    \
-             chaos: '503*2, cut:2, ok'\n    retryPolicy: { mode: normal, maxRetries: 20, backoff: { initialDelayMs: 20, \
-             maxDelayMs: 80, jitterRatio: 0.5 } }\n",
+            format!(
+                "model: {{ provider: mock, model: mock-1 }}\nproviders:\n  - provider: mock\n    adapter: openai-chat\n    \
+                 baseUrl: {base_url}\n    retryPolicy: {{ mode: normal, maxRetries: 20, backoff: {{ initialDelayMs: 20, \
+                 maxDelayMs: 80, jitterRatio: 0.5 }} }}\n"
+            ),
         )
         .unwrap();
         Home(dir)
@@ -292,21 +294,30 @@ fn random(limit: u64) -> u64 {
     RandomState::new().hash_one(limit) % limit.max(1)
 }
 
-fn kill_after(command: &mut Command, delay: Duration) {
+/// Kills a process after a while; what it had printed.
+fn kill_after(command: &mut Command, delay: Duration) -> String {
     let mut child = command.spawn().unwrap();
     std::thread::sleep(delay);
     // SIGKILL; one that has ended by itself is as good.
     let _ = child.kill();
-    child.wait().unwrap();
+    String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap()
+}
+
+fn of_type<'a>(lines: &'a [String], kind: &str) -> impl Iterator<Item = &'a String> {
+    let beginning = format!("{{\"type\":\"{kind}\"");
+    lines.iter().filter(move |line| line.starts_with(&beginning))
 }
 
 #[test]
 fn a_process_that_is_killed_at_any_moment_leaves_a_session_that_is_good_and_can_be_resumed() {
     let rounds = std::env::var("RETAKE_CRASH_ROUNDS").map_or(10, |rounds| rounds.parse().unwrap());
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let provider = runtime.block_on(wire::chaos("503*2, cut:2, ok, loop"));
+    let base_url = provider.base_url();
     // The first run compiles the component, and the second one shows how long a run takes.
-    let home = Home::new();
+    let home = Home::new(&base_url);
     assert!(home.run(&home.next_run("sqlite", false)).status.success());
-    let home = Home::new();
+    let home = Home::new(&base_url);
     let begun = Instant::now();
     let whole = home.run(&home.next_run("jsonl", false));
     assert!(whole.status.success(), "{}", String::from_utf8_lossy(&whole.stderr));
@@ -314,19 +325,27 @@ fn a_process_that_is_killed_at_any_moment_leaves_a_session_that_is_good_and_can_
     let (mut kills, mut waiting) = (0, 0);
     for round in 0..rounds {
         let store = if round % 2 == 0 { "jsonl" } else { "sqlite" };
-        let home = Home::new();
+        let home = Home::new(&base_url);
         let mut before: Vec<String> = Vec::new();
+        let requests_before = provider.count();
         for _ in 0..3 {
             let delay = Duration::from_millis(random(whole_run));
-            kill_after(&mut home.command(&home.next_run(store, !before.is_empty())), delay);
+            let printed = kill_after(&mut home.command(&home.next_run(store, !before.is_empty())), delay);
             kills += 1;
             let after = home.exported().unwrap_or_default();
+            // A request is made only when everything before it is acknowledged, and an answer is told only then.
+            let (requests, steps) = (provider.count() - requests_before, of_type(&after, "step/start").count() as u64);
+            assert!(requests <= steps, "{store}, killed after {delay:?}: {steps} of {requests} requests are on disk");
+            assert!(
+                !printed.contains("Seven.") || of_type(&after, "assistant/message").count() == 1,
+                "{store}, killed after {delay:?}: an answer was printed and lost"
+            );
             assert!(
                 after.starts_with(&before),
                 "{store}, killed after {delay:?}: what was on disk has changed\nbefore {before:#?}\nafter {after:#?}"
             );
             before = after;
-            waiting += usize::from(before.last().is_some_and(|line| line.starts_with("{\"type\":\"llm/retry\"")));
+            waiting += before.last().map_or(0, |last| of_type(std::slice::from_ref(last), "llm/retry").count());
         }
         let last = home.run(&home.next_run(store, !before.is_empty()));
         let after = home.exported().unwrap();
@@ -335,8 +354,8 @@ fn a_process_that_is_killed_at_any_moment_leaves_a_session_that_is_good_and_can_
         assert_eq!(last.status.code(), Some(0), "{store}: {}", String::from_utf8_lossy(&last.stderr));
         let end = after.last().unwrap();
         assert!(end.starts_with("{\"type\":\"turn/end\"") && !end.contains("\"kind\":\"retry\""), "{store}: {end}");
-        let answers = after.iter().filter(|line| line.starts_with("{\"type\":\"assistant/message\"")).count();
+        let answers = of_type(&after, "assistant/message").count();
         assert!(answers <= 1, "{store}: {answers} answers to one prompt");
     }
-    println!("{rounds} sessions were killed {kills} times, {waiting} times while a retry was waiting");
+    println!("{rounds} sessions were killed {kills} times, {waiting} times while a retry was waiting: all are good");
 }

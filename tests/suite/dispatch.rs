@@ -1,9 +1,12 @@
 //! The waterfall and the turn loop, with native executors: who is asked, what `next` gives, and how it all ends.
 
 use futures_util::FutureExt;
+use parking_lot::Mutex;
 use retake::{
     agent::{Session, Target, TurnOutcome},
-    journal::{Body, Event, Journal, Log, SessionState, StoreError, event::TurnEndReason},
+    journal::{
+        Body, Event, Journal, Log, MemoryLog, SessionState, StoreError, event::TurnEndReason, verify::verify_bytes,
+    },
     llm::FailureCode,
     waterfall::{
         Activation, Call, Decision, Fault, FaultKind, Interruption, Record,
@@ -118,9 +121,9 @@ async fn a_failed_step_is_closed_before_anyone_is_asked_and_a_retry_opens_a_fres
 async fn an_unhandled_failure_ends_the_turn_with_the_original_failure() {
     let mut world = World::new(failing_once(), test_policy(), vec![answering("no", Decision::Unhandled)]);
     let outcome = world.prompt("hi").await;
-    let TurnOutcome::Failed { failure, sentence } = outcome else { panic!("{outcome:?}") };
+    let TurnOutcome::Failed { failure, tried } = outcome else { panic!("{outcome:?}") };
     assert_eq!(failure, with_status(FailureCode::Server, 503));
-    assert!(sentence.starts_with("mock failed 1 request in 0.0 s (503)."), "{sentence}");
+    assert!(tried.to_string().starts_with("mock failed 1 request in 0.0 s (503)."), "{tried}");
     let Some(Body::TurnEnd(end)) = world.events().last().map(|event| event.body.clone()) else { panic!() };
     assert_eq!(end.reason, TurnEndReason::Error { error: Box::new(failure) });
 }
@@ -462,17 +465,22 @@ async fn a_record_that_breaks_a_rule_is_refused_and_the_log_stays_clean() {
     assert_eq!(world.retries().len(), 1);
 }
 
-/// A log that takes this many records and then fails.
-struct FullAfter(usize);
+/// A log on a disk that has room for so many more records.
+#[derive(Clone)]
+struct SmallDisk {
+    room: Arc<Mutex<usize>>,
+    log: MemoryLog,
+}
 
-impl Log for FullAfter {
-    fn write(&mut self, _: &Event) -> Result<(), StoreError> {
-        if self.0 == 0 {
+impl Log for SmallDisk {
+    fn write(&mut self, event: &Event) -> Result<(), StoreError> {
+        let mut room = self.room.lock();
+        let Some(left) = room.checked_sub(1) else {
             let source = std::io::Error::from(std::io::ErrorKind::StorageFull);
             return Err(StoreError::Io { path: "s.jsonl".into(), action: "written", source });
-        }
-        self.0 -= 1;
-        Ok(())
+        };
+        *room = left;
+        self.log.write(event)
     }
 
     fn durable(&mut self) -> futures_util::future::BoxFuture<'static, Result<(), StoreError>> {
@@ -481,13 +489,14 @@ impl Log for FullAfter {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_journal_that_fails_at_any_record_ends_the_turn_with_its_error_and_never_retries_in_silence() {
+async fn a_journal_that_fails_at_any_record_ends_the_turn_with_its_error_and_goes_on_when_there_is_room_again() {
     // The whole turn, with its retry, writes 21 records, 13 of them before the second request.
     for room in 0..21 {
         let adapter = failing_once();
         let mut world = World::new(adapter.clone(), test_policy(), vec![waiter("w", 5.0)]);
         let clock = world.agent.env.clock.clone();
-        let journal = Journal::new("s", clock, Box::new(FullAfter(room)), SessionState::default());
+        let disk = SmallDisk { room: Arc::new(Mutex::new(room)), log: MemoryLog::default() };
+        let journal = Journal::new("s", clock, Box::new(disk.clone()), SessionState::default());
         let target = Target { provider: "mock".into(), model: "m".into() };
         world.session = Session::new(Arc::new(journal), target, None);
         let error = world.try_prompt("hi").await.expect_err("the record has no room").to_string();
@@ -495,6 +504,19 @@ async fn a_journal_that_fails_at_any_record_ends_the_turn_with_its_error_and_nev
         // The retry's own request is only made when everything before it has been recorded.
         let repeated = adapter.count() == 2;
         assert_eq!(repeated, room >= 13, "{room} records");
+        let error = world.try_prompt("still there?").await.expect_err("there is still no room").to_string();
+        assert!(error.contains("s.jsonl could not be written"), "{room}: {error}");
+        *disk.room.lock() = usize::MAX;
+        let outcome = world.try_prompt("and now?").await.unwrap();
+        assert!(matches!(outcome, TurnOutcome::Answered { .. }), "{room}: {outcome:?}");
+        let mut record = br#"{"type":"session","version":1,"dialect":"closed-step","id":"s","createdAt":0}"#.to_vec();
+        for event in disk.log.events() {
+            record.push(b'\n');
+            record.extend(serde_json::to_vec(&event).unwrap());
+        }
+        record.push(b'\n');
+        let report = verify_bytes("s", &record);
+        assert!(report.is_whole(), "{room}: {report}");
     }
 }
 

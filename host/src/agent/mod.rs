@@ -12,7 +12,7 @@ mod router;
 mod session;
 
 pub use answer::text_of;
-pub use outcome::{TurnOutcome, failure_sentence};
+pub use outcome::{Advice, Cause, Tried, TurnOutcome};
 pub use router::{Attempt, Router, SessionModel, Target};
 pub use session::{Session, SessionError};
 
@@ -45,16 +45,19 @@ impl Agent {
         Agent { routes, waterfall, router: Arc::new(SessionModel), env }
     }
 
-    /// Runs one prompt to its end, through as many turns as its retries take. When this returns, the end is on disk.
+    /// Runs one prompt to its end, through as many turns as its retries take. When this returns, the end is on disk. A
+    /// turn that was left open before is closed as `interrupted`.
     ///
     /// # Errors
-    /// The journal failed: the turn has ended, and nothing was retried without a record.
+    /// The journal failed: nothing was retried without a record, and the turn is over. The next prompt closes it, once
+    /// the journal works again.
     pub async fn prompt(
         &self,
         session: &mut Session,
         text: &str,
         cancel: &CancellationToken,
     ) -> Result<TurnOutcome, JournalError> {
+        session.close_unfinished()?;
         let turn = session.next_turn();
         session.journal.append(Body::TurnStart(TurnStart { turn, retry_of: None }))?;
         let message = UserMessage {
@@ -165,10 +168,9 @@ impl Agent {
                 Ok(Some(TurnOutcome::Cancelled))
             }
             Recovered::Unhandled => {
-                let sentence =
-                    session.journal.with_state(|state| failure_sentence(state, &failure, self.env.clock.wall_ms()));
+                let tried = session.journal.with_state(|state| Tried::of(state, &failure, self.env.clock.wall_ms()));
                 end_turn(session, turn, TurnEndReason::Error { error: Box::new(failure.clone()) }).await?;
-                Ok(Some(TurnOutcome::Failed { failure, sentence }))
+                Ok(Some(TurnOutcome::Failed { failure, tried: Box::new(tried) }))
             }
             Recovered::Journal(error) => Err(error),
         }

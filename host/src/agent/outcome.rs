@@ -1,9 +1,14 @@
-//! How a prompt ended, and the sentence that tells a person about a failure.
+//! How a prompt ended, and the account of a failed one: for people a sentence, for programs the same as data.
 
 use crate::{
     journal::{SessionState, state::FailedRequest},
     llm::{Failure, FailureCode, Usage},
 };
+use serde::Serialize;
+use std::fmt;
+
+/// How many of the newest failed requests an account lists one by one; it counts all of them.
+const MOST_LISTED: usize = 100;
 
 /// How a prompt ended.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,92 +19,257 @@ pub enum TurnOutcome {
         /// The answer stopped at the model's output limit.
         max_tokens: bool,
     },
-    /// The failure of the last request, and a sentence that says what was tried.
+    /// The failure of the last request, and what was tried before it.
     Failed {
         failure: Failure,
-        sentence: String,
+        tried: Box<Tried>,
     },
     Cancelled,
 }
 
-/// What was tried since the newest prompt, and what to do now: `deepseek failed 6 requests in 41 s (503 ×4, cut
-/// stream ×2). …`. `now_ms` in milliseconds since the Unix epoch.
-pub fn failure_sentence(state: &SessionState, last: &Failure, now_ms: u64) -> String {
-    let seconds = now_ms.saturating_sub(state.prompt_time) as f64 / 1_000.0;
-    let mut providers: Vec<&str> = Vec::new();
-    let mut causes: Vec<(String, usize)> = Vec::new();
-    for failed in &state.failures {
-        if !providers.contains(&failed.provider.as_str()) {
-            providers.push(&failed.provider);
-        }
-        let word = cause(failed);
-        match causes.iter_mut().find(|(known, _)| *known == word) {
-            Some((_, times)) => *times += 1,
-            None => causes.push((word, 1)),
-        }
-    }
-    let provider = if providers.is_empty() { "The provider".to_owned() } else { providers.join(" and ") };
-    let causes: Vec<_> =
-        causes.into_iter().map(|(word, times)| if times == 1 { word } else { format!("{word} ×{times}") }).collect();
-    let requests = match state.failures.len() {
-        1 => "1 request".to_owned(),
-        n => format!("{n} requests"),
-    };
-    let message = last.message.trim_end_matches('.');
-    let impossible = last.impossible().map_or_else(String::new, |why| format!("It cannot succeed as it is: {why}. "));
-    format!(
-        "{provider} failed {requests} in {seconds:.1} s ({}). The last failure: {message}. {impossible}{}",
-        causes.join(", "),
-        remedy(last.code)
-    )
+/// What was tried since the newest prompt, and what to do now. Its text is the sentence for a person.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Tried {
+    /// The providers that failed, in the order of their first failure.
+    pub providers: Vec<String>,
+    /// How many requests failed.
+    pub requests: u64,
+    /// From the prompt to its end, in milliseconds.
+    pub elapsed_ms: u64,
+    /// The distinct causes, in the order of their first appearance.
+    pub causes: Vec<Cause>,
+    /// The failed requests in their order; the newest 100 of very many.
+    pub attempts: Vec<FailedRequest>,
+    pub advice: Advice,
+    /// The last failure's message, for the sentence.
+    #[serde(skip)]
+    last: String,
+    /// Why the request cannot succeed however often it is repeated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub impossible: Option<String>,
 }
 
-fn cause(failed: &FailedRequest) -> String {
-    match (failed.status, failed.code) {
-        (Some(status), FailureCode::Quota | FailureCode::ContextOverflow) => format!("{status} {}", failed.code),
-        (Some(status), _) if status >= 400 => status.to_string(),
-        (_, FailureCode::Transport) => "cut connection".into(),
-        (_, FailureCode::Timeout) => "timeout".into(),
-        (_, FailureCode::EmptyResponse) => "empty answer".into(),
-        (_, FailureCode::Protocol) => "unreadable answer".into(),
-        (_, code) => code.to_string(),
+/// One kind of failure, and how often it was met.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Cause {
+    pub code: FailureCode,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// The limit of time that passed, as in [`crate::llm::Evidence`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<String>,
+    pub count: u64,
+}
+
+/// What a person can do about it. The words are stable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Advice {
+    SlowDown,
+    TryLater,
+    CheckNetwork,
+    RaiseLimit,
+    CheckCredential,
+    TopUp,
+    ChangeRequest,
+    CheckAdapter,
+    ShortenContext,
+    NameRoute,
+    ReadJournal,
+}
+
+impl Tried {
+    /// What `state` tells about the turns since the newest prompt, which `last` ends. `now_ms` in milliseconds since
+    /// the Unix epoch.
+    pub fn of(state: &SessionState, last: &Failure, now_ms: u64) -> Tried {
+        let mut providers: Vec<String> = Vec::new();
+        let mut causes: Vec<Cause> = Vec::new();
+        for failed in &state.failures {
+            if !providers.contains(&failed.provider) {
+                providers.push(failed.provider.clone());
+            }
+            match causes.iter_mut().find(|cause| cause.is_of(failed)) {
+                Some(cause) => cause.count += 1,
+                None => causes.push(Cause::of(failed)),
+            }
+        }
+        let first_listed = state.failures.len().saturating_sub(MOST_LISTED);
+        Tried {
+            providers,
+            requests: state.failures.len() as u64,
+            elapsed_ms: now_ms.saturating_sub(state.prompt_time),
+            advice: Advice::about(last, &causes),
+            causes,
+            attempts: state.failures[first_listed..].to_vec(),
+            last: last.message.clone(),
+            impossible: last.impossible().map(str::to_owned),
+        }
     }
 }
 
-fn remedy(code: FailureCode) -> &'static str {
-    match code {
-        FailureCode::RateLimit => "Wait, or ask for fewer requests a minute.",
-        FailureCode::Server | FailureCode::EmptyResponse => "The provider has trouble: try later, or use another one.",
-        FailureCode::Timeout | FailureCode::Transport => "Check the network and the provider's baseUrl, or try later.",
-        FailureCode::Auth => "Check the API key and what it may do.",
-        FailureCode::Quota => "Top up the account or use another key.",
-        FailureCode::InvalidRequest => "The same request would be refused again: change the prompt or the model.",
-        FailureCode::Protocol => "Check that the adapter fits the provider.",
-        FailureCode::ContextOverflow => "Start a new session or use a model with a longer context.",
-        FailureCode::NoRoute => "Name a provider that the profile has.",
-        FailureCode::Aborted | FailureCode::Unknown => "`retake journal show` tells more.",
+/// `deepseek failed 6 requests in 41.0 s (503 ×4, cut connection ×2). The last failure: …. …`
+impl fmt::Display for Tried {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let provider = if self.providers.is_empty() { "The provider".into() } else { self.providers.join(" and ") };
+        let requests = if self.requests == 1 { "1 request".into() } else { format!("{} requests", self.requests) };
+        let causes: Vec<_> = self.causes.iter().map(Cause::to_string).collect();
+        let seconds = self.elapsed_ms as f64 / 1_000.0;
+        let last = self.last.trim_end_matches('.');
+        write!(
+            f,
+            "{provider} failed {requests} in {seconds:.1} s ({}). The last failure: {last}. ",
+            causes.join(", ")
+        )?;
+        if let Some(why) = &self.impossible {
+            write!(f, "It cannot succeed as it is: {why}. ")?;
+        }
+        f.write_str(self.advice.sentence())
+    }
+}
+
+impl Cause {
+    fn of(failed: &FailedRequest) -> Cause {
+        Cause { code: failed.code, status: failed.status, limit: failed.limit.clone(), count: 1 }
+    }
+
+    fn is_of(&self, failed: &FailedRequest) -> bool {
+        self.code == failed.code && self.status == failed.status && self.limit == failed.limit
+    }
+}
+
+/// `503 ×4`, `cut connection`, `timeout (first-content) ×2`.
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.status, self.code) {
+            (Some(status), FailureCode::Quota | FailureCode::ContextOverflow) => write!(f, "{status} {}", self.code)?,
+            (Some(status), _) if status >= 400 => write!(f, "{status}")?,
+            (Some(_), FailureCode::Transport) => f.write_str("cut stream")?,
+            (None, FailureCode::Transport) => f.write_str("no connection")?,
+            (_, FailureCode::Timeout) => match &self.limit {
+                Some(limit) => write!(f, "timeout ({limit})")?,
+                None => f.write_str("timeout")?,
+            },
+            (_, FailureCode::EmptyResponse) => f.write_str("empty answer")?,
+            (_, FailureCode::Protocol) => f.write_str("unreadable answer")?,
+            (_, code) => write!(f, "{code}")?,
+        }
+        if self.count > 1 { write!(f, " ×{}", self.count) } else { Ok(()) }
+    }
+}
+
+impl Advice {
+    fn about(last: &Failure, causes: &[Cause]) -> Advice {
+        match last.code {
+            FailureCode::RateLimit => Advice::SlowDown,
+            FailureCode::Server | FailureCode::EmptyResponse => Advice::TryLater,
+            // A limit of ours that passes every time is too short for this model, and each attempt is paid for.
+            FailureCode::Timeout if last.status.is_some() && causes.len() == 1 && causes[0].limit.is_some() => {
+                Advice::RaiseLimit
+            }
+            FailureCode::Timeout | FailureCode::Transport => Advice::CheckNetwork,
+            FailureCode::Auth => Advice::CheckCredential,
+            FailureCode::Quota => Advice::TopUp,
+            FailureCode::InvalidRequest => Advice::ChangeRequest,
+            FailureCode::Protocol => Advice::CheckAdapter,
+            FailureCode::ContextOverflow => Advice::ShortenContext,
+            FailureCode::NoRoute => Advice::NameRoute,
+            FailureCode::Aborted | FailureCode::Unknown => Advice::ReadJournal,
+        }
+    }
+
+    /// The advice as a person reads it.
+    pub fn sentence(self) -> &'static str {
+        match self {
+            Advice::SlowDown => "Wait, or ask for fewer requests a minute.",
+            Advice::TryLater => "The provider has trouble: try later, or use another one.",
+            Advice::CheckNetwork => "Check the network and the provider's baseUrl, or try later.",
+            Advice::RaiseLimit => {
+                "Every attempt ran into the same limit of time: raise it under the provider's `limits`, or try later."
+            }
+            Advice::CheckCredential => "Check the API key and what it may do.",
+            Advice::TopUp => "Top up the account or use another key.",
+            Advice::ChangeRequest => "The same request would be refused again: change the prompt or the model.",
+            Advice::CheckAdapter => "Check that the adapter fits the provider.",
+            Advice::ShortenContext => "Start a new session or use a model with a longer context.",
+            Advice::NameRoute => "Name a provider that the profile has.",
+            Advice::ReadJournal => "`retake journal show` tells more.",
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::llm::Evidence;
+    use serde_json::json;
+
+    fn failed(code: FailureCode, status: Option<u16>) -> FailedRequest {
+        FailedRequest { turn: 1, provider: "deepseek".into(), code, status, limit: None }
+    }
+
+    fn state(failures: impl IntoIterator<Item = FailedRequest>) -> SessionState {
+        let mut state = SessionState { prompt_time: 1_000, ..SessionState::default() };
+        state.failures.extend(failures);
+        state
+    }
 
     #[test]
     fn a_final_failure_says_who_failed_how_often_how_long_and_why() {
-        let failed = |code, status| FailedRequest { provider: "deepseek".into(), code, status };
-        let mut state = SessionState::default();
-        state.failures.extend([
+        let state = state([
             failed(FailureCode::Server, Some(503)),
             failed(FailureCode::Transport, Some(200)),
+            failed(FailureCode::Transport, None),
             failed(FailureCode::Server, Some(503)),
         ]);
-        state.prompt_time = 1_000;
         let last = Failure { status: Some(503), ..Failure::new(FailureCode::Server, "overloaded.") };
         assert_eq!(
-            failure_sentence(&state, &last, 42_000),
-            "deepseek failed 3 requests in 41.0 s (503 ×2, cut connection). The last failure: overloaded. \
+            Tried::of(&state, &last, 42_000).to_string(),
+            "deepseek failed 4 requests in 41.0 s (503 ×2, cut stream, no connection). The last failure: overloaded. \
              The provider has trouble: try later, or use another one."
         );
+    }
+
+    #[test]
+    fn a_program_reads_the_same_account_as_data() {
+        let state = state([failed(FailureCode::Server, Some(503)), failed(FailureCode::Timeout, None)]);
+        let last = Failure::new(FailureCode::Timeout, "late");
+        assert_eq!(
+            serde_json::to_value(Tried::of(&state, &last, 3_000)).unwrap(),
+            json!({
+                "providers": ["deepseek"], "requests": 2, "elapsedMs": 2000,
+                "causes": [{"code": "SERVER", "status": 503, "count": 1}, {"code": "TIMEOUT", "count": 1}],
+                "attempts": [
+                    {"turn": 1, "provider": "deepseek", "code": "SERVER", "status": 503},
+                    {"turn": 1, "provider": "deepseek", "code": "TIMEOUT"},
+                ],
+                "advice": "check-network",
+            })
+        );
+    }
+
+    #[test]
+    fn very_many_attempts_are_counted_and_the_newest_are_listed() {
+        let state = state((0..250).map(|turn| FailedRequest { turn, ..failed(FailureCode::Server, Some(500)) }));
+        let tried = Tried::of(&state, &Failure::new(FailureCode::Server, "x"), 0);
+        assert_eq!((tried.requests, tried.causes[0].count, tried.attempts.len()), (250, 250, MOST_LISTED));
+        assert_eq!(tried.attempts.last().unwrap().turn, 249);
+    }
+
+    #[test]
+    fn a_limit_that_passes_every_time_is_to_be_raised() {
+        let late = FailedRequest { limit: Some("total".into()), ..failed(FailureCode::Timeout, Some(200)) };
+        let evidence = Evidence { limit: Some("total".into()), ..Evidence::default() };
+        let last = Failure {
+            status: Some(200),
+            evidence: Some(Box::new(evidence)),
+            ..Failure::new(FailureCode::Timeout, "late")
+        };
+        let tried = Tried::of(&state([late.clone(), late.clone()]), &last, 1_000);
+        assert_eq!(tried.advice, Advice::RaiseLimit);
+        assert!(tried.to_string().contains("(timeout (total) ×2)"), "{tried}");
+        let mixed = Tried::of(&state([failed(FailureCode::Server, Some(500)), late]), &last, 1_000);
+        assert_eq!(mixed.advice, Advice::CheckNetwork);
     }
 }

@@ -99,10 +99,14 @@ impl Session {
 
     /// Closes what a crash left open, as `interrupted`.
     pub fn abandon_unfinished(&mut self) -> Result<(), SessionError> {
+        self.close_unfinished()
+            .map_err(|source| SessionError::Close { session: self.journal.session().to_owned(), source })
+    }
+
+    /// Closes what a crash, or a journal that failed, left open, as `interrupted`.
+    pub(super) fn close_unfinished(&self) -> Result<(), JournalError> {
         for body in self.journal.with_state(closers) {
-            self.journal
-                .append(body)
-                .map_err(|source| SessionError::Close { session: self.journal.session().to_owned(), source })?;
+            self.journal.append(body)?;
         }
         Ok(())
     }

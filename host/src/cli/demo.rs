@@ -126,9 +126,8 @@ impl Demo {
         let id = self.env.entropy.uuid();
         let target = Target { provider: provider.into(), model: "demo".into() };
         let mut session = Session::open(&self.home.sessions_dir(), &id, target, None, &self.env)?;
-        let (observer, events) = observe();
-        session.journal.observe(observer);
-        let shown = line.spawn(events);
+        let (retries, events) = observe(&session.journal);
+        let shown = line.spawn(events, retries);
         let outcome = self.host.agent.prompt(&mut session, prompt, &self.cancel).await;
         drop(session);
         shown.await?;
@@ -152,8 +151,8 @@ fn report(outcome: TurnOutcome) -> Option<Exit> {
             }
             None
         }
-        TurnOutcome::Failed { sentence, .. } => {
-            eprintln!("error: {sentence}");
+        TurnOutcome::Failed { tried, .. } => {
+            eprintln!("error: {tried}");
             Some(Exit::Failed)
         }
         TurnOutcome::Cancelled => {

@@ -96,12 +96,11 @@ async fn keep_failing(host: Arc<Host>, home: Home, env: Env, cancel: Cancellatio
     let id = env.entropy.uuid();
     let target = Target { provider: "failing".into(), model: "dev".into() };
     let mut session = Session::open(&home.sessions_dir(), &id, target, None, &env)?;
-    let (observer, events) = observe();
-    session.journal.observe(observer);
-    let shown = WaitLine::new().spawn(events);
+    let (retries, events) = observe(&session.journal);
+    let shown = WaitLine::new().spawn(events, retries);
     while !cancel.is_cancelled() {
         match host.agent.prompt(&mut session, "Keep failing.", &cancel).await? {
-            TurnOutcome::Failed { sentence, .. } => eprintln!("The turn ended: {sentence}"),
+            TurnOutcome::Failed { tried, .. } => eprintln!("The turn ended: {tried}"),
             TurnOutcome::Answered { text, .. } => eprintln!("The turn was answered: {text}"),
             TurnOutcome::Cancelled => break,
         }

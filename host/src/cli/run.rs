@@ -6,10 +6,13 @@ use super::{
     terminal::{WaitLine, observe, spawn_reload_lines},
 };
 use crate::{
-    agent::{Session, Target, TurnOutcome},
+    agent::{Session, Target, Tried, TurnOutcome},
     env::Env,
-    journal::{Event, JsonlStore, SqliteStore, Store},
-    llm::Usage,
+    journal::{
+        Event, JsonlStore, SqliteStore, Store,
+        projection::{RetryRow, RetryView},
+    },
+    llm::{Failure, Usage},
     profile::{ComposedProfile, Home, Host, JournalKind, ProfileRef, ProfileSource, Watch, compose, watch},
 };
 use anyhow::{Context, anyhow};
@@ -181,8 +184,18 @@ struct ResultLine<'a> {
     usage: Option<Usage>,
     /// `completed`, `failed` or `cancelled`.
     status: &'static str,
+    /// The sentence for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a str>,
+    /// The last request's failure, as in the journal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failure: Option<&'a Failure>,
+    /// What the sentence says, as data.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tried: Option<&'a Tried>,
+    /// The session's newest retry, and what became of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry: Option<&'a RetryRow>,
 }
 
 #[derive(Serialize)]
@@ -219,15 +232,15 @@ pub(super) async fn run(global: &Global, mut args: RunArgs) -> anyhow::Result<Ex
         );
     }
     let printer = Printer { json: args.json, session: id.clone() };
-    let (observer, events) = observe();
-    session.journal.observe(observer);
-    let shown = if args.json { tokio::spawn(print_events(events)) } else { WaitLine::new().spawn(events) };
+    let (before, events) = observe(&session.journal);
+    let shown =
+        if args.json { tokio::spawn(print_events(events, before)) } else { WaitLine::new().spawn(events, before) };
     let exit = prompt_all(&host, session, args.prompts, args.resume.is_some(), &printer).await;
     host.close().await;
     // The session is gone, and with it the sender: what it had to say is printed.
-    shown.await.context("the printer ended early")?;
+    let retries = shown.await.context("the printer ended early")?;
     let (exit, last) = exit?;
-    if let Err(error) = printer.result(&last) {
+    if let Err(error) = printer.result(&last, &retries) {
         eprintln!("error: {error:#}");
         return Ok(Exit::Failed);
     }
@@ -241,6 +254,7 @@ struct Last {
     usage: Option<Usage>,
     status: Option<Exit>,
     error: Option<String>,
+    failed: Option<(Failure, Box<Tried>)>,
 }
 
 async fn prompt_all(
@@ -359,16 +373,22 @@ impl Printer {
                     && let Err(error) = print_line(&text)
                 {
                     eprintln!("error: {error:#}");
-                    return Last { output: text, usage, status: Some(Exit::Failed), error: Some(format!("{error:#}")) };
+                    let error = Some(format!("{error:#}"));
+                    return Last { output: text, usage, status: Some(Exit::Failed), error, failed: None };
                 }
                 if max_tokens {
                     eprintln!("The answer stopped at the model's output limit.");
                 }
-                Last { output: text, usage, status: Some(Exit::Completed), error: None }
+                Last { output: text, usage, status: Some(Exit::Completed), ..Last::default() }
             }
-            Ok(TurnOutcome::Failed { sentence, .. }) => {
-                eprintln!("error: {sentence}");
-                Last { status: Some(Exit::Failed), error: Some(sentence), ..Last::default() }
+            Ok(TurnOutcome::Failed { failure, tried }) => {
+                eprintln!("error: {tried}");
+                Last {
+                    status: Some(Exit::Failed),
+                    error: Some(tried.to_string()),
+                    failed: Some((failure, tried)),
+                    ..Last::default()
+                }
             }
             Ok(TurnOutcome::Cancelled) => {
                 eprintln!("Cancelled. The session {} keeps what was said.", self.session);
@@ -381,7 +401,7 @@ impl Printer {
         }
     }
 
-    fn result(&self, last: &Last) -> anyhow::Result<()> {
+    fn result(&self, last: &Last, retries: &RetryView) -> anyhow::Result<()> {
         if !self.json {
             return Ok(());
         }
@@ -396,17 +416,23 @@ impl Printer {
             usage: last.usage,
             status,
             error: last.error.as_deref(),
+            failure: last.failed.as_ref().map(|(failure, _)| failure),
+            tried: last.failed.as_ref().map(|(_, tried)| &**tried),
+            retry: retries.current.as_ref(),
         };
         print_json(&line)
     }
 }
 
-/// Prints events until one cannot be printed; the `result` line fails then too, and says so.
-async fn print_events(mut events: UnboundedReceiver<(String, Event)>) {
+/// Prints events until one cannot be printed; the `result` line fails then too, and says so. Returns what they add up
+/// to, on top of what the session had brought with it.
+async fn print_events(mut events: UnboundedReceiver<(String, Event)>, mut retries: RetryView) -> RetryView {
     let mut works = true;
     while let Some((session, event)) = events.recv().await {
+        retries.apply(event.time, &event.body);
         works = works && print_json(&EventLine { session_id: &session, event: &event }).is_ok();
     }
+    retries
 }
 
 fn print_json(line: &impl Serialize) -> anyhow::Result<()> {

@@ -1,9 +1,10 @@
 //! What a person sees on stderr while a turn runs: the live wait line on a terminal, plain lines elsewhere.
 
 use crate::{
+    env::{Clock, SystemClock},
     journal::{
-        Body, Event, Observer,
-        event::{Retry, RetryHandover, TurnEndReason},
+        Body, Event, Journal, Observer,
+        projection::{RetryRow, RetryView},
     },
     profile::{Host, Reload},
 };
@@ -19,6 +20,8 @@ use tokio::{
 
 /// How often the countdown is redrawn.
 const TICK: Duration = Duration::from_millis(250);
+/// How a wait is told that no retry followed.
+const CANCELLED: &str = "Model request retry cancelled";
 
 /// Passes every event on, without waiting.
 struct Forward(UnboundedSender<(String, Event)>);
@@ -30,10 +33,11 @@ impl Observer for Forward {
     }
 }
 
-/// An observer, and the events that it sees.
-pub(super) fn observe() -> (Arc<dyn Observer>, UnboundedReceiver<(String, Event)>) {
+/// A journal's retries so far, and every event from now on.
+pub(super) fn observe(journal: &Journal) -> (RetryView, UnboundedReceiver<(String, Event)>) {
     let (sender, receiver) = unbounded_channel();
-    (Arc::new(Forward(sender)), receiver)
+    journal.observe(Arc::new(Forward(sender)));
+    (journal.with_state(|state| state.retries.clone()), receiver)
 }
 
 /// The wait line of one session.
@@ -43,12 +47,13 @@ pub(super) struct WaitLine {
     live: bool,
     /// Stands before each line, when several sessions share the terminal.
     prefix: String,
+    retries: RetryView,
     waiting: Option<Waiting>,
-    executor: Option<String>,
 }
 
+/// The wait that the line shows.
 struct Waiting {
-    retry: Retry,
+    /// Counted from when it was told, so that a clock that is set meanwhile changes nothing.
     due: Instant,
     drawn: String,
 }
@@ -57,7 +62,7 @@ impl WaitLine {
     pub fn new() -> WaitLine {
         let term = Term::stderr();
         let live = term.is_term();
-        WaitLine { term, live, prefix: String::new(), waiting: None, executor: None }
+        WaitLine { term, live, prefix: String::new(), retries: RetryView::default(), waiting: None }
     }
 
     /// One of several sessions that share the terminal: its lines begin with a name and are never redrawn.
@@ -65,8 +70,13 @@ impl WaitLine {
         WaitLine { live: false, prefix: format!("{name} · "), ..WaitLine::new() }
     }
 
-    /// Draws what `receiver` tells until its sender is gone.
-    pub fn spawn(mut self, mut receiver: UnboundedReceiver<(String, Event)>) -> JoinHandle<()> {
+    /// Draws what `receiver` tells on top of `retries`, until its sender is gone; returns what it all adds up to.
+    pub fn spawn(
+        mut self,
+        mut receiver: UnboundedReceiver<(String, Event)>,
+        retries: RetryView,
+    ) -> JoinHandle<RetryView> {
+        self.retries = retries;
         tokio::spawn(async move {
             let line = &mut self;
             let mut tick = tokio::time::interval(TICK);
@@ -79,45 +89,41 @@ impl WaitLine {
                     _ = tick.tick(), if line.live && line.waiting.is_some() => line.redraw(),
                 }
             }
-            line.settle("Model request retry cancelled");
+            line.settle(CANCELLED);
+            self.retries
         })
     }
 
-    pub fn take_in(&mut self, event: &Event) {
+    fn take_in(&mut self, event: &Event) {
+        self.retries.apply(event.time, &event.body);
         match &event.body {
-            Body::ExecutorNote(note) if note.kind == crate::journal::event::SCHEDULING_NOTE => {
-                let generation = note.data.get("generation").and_then(serde_json::Value::as_u64).unwrap_or(0);
-                let digest = note.digest.get(..8).unwrap_or(&note.digest);
-                self.executor = Some(format!("{} {digest} g{generation}", note.id));
-            }
-            Body::Retry(retry) => {
-                let due = Instant::now() + Duration::from_secs_f64(retry.delay_ms / 1_000.0);
-                self.waiting = Some(Waiting { retry: retry.clone(), due, drawn: String::new() });
+            Body::Retry(_) => {
+                self.await_row();
                 self.redraw();
             }
-            Body::RetryHandover(handover) => self.handed_over(handover),
-            Body::RetryStarted(_) => self.settle("Retried model request"),
-            Body::TurnEnd(end) => {
-                // A wait that ends with its turn, and not with a retry, was given up.
-                if !matches!(end.reason, TurnEndReason::Retry) {
-                    self.settle("Model request retry cancelled");
-                }
-                self.waiting = None;
+            Body::RetryHandover(handover) => {
+                let remaining = seconds(handover.remaining_ms);
+                self.await_row();
+                self.note(&format!(
+                    "Handed over from {} to generation {} · {remaining}s of the wait remain",
+                    handover.from.id, handover.generation
+                ));
             }
+            Body::RetryStarted(_) => self.settle("Retried model request"),
+            // A wait that ends with its turn, and not with a retry, was given up.
+            Body::TurnEnd(_) => self.settle(CANCELLED),
             Body::ExecutorFault(fault) => self.note(&format!("Executor {} failed: {}", fault.id, fault.message)),
             _ => {}
         }
     }
 
-    fn handed_over(&mut self, handover: &RetryHandover) {
-        let remaining = seconds(handover.remaining_ms);
-        self.note(&format!(
-            "Handed over from {} to generation {} · {remaining}s of the wait remain",
-            handover.from.id, handover.generation
-        ));
-        if let Some(waiting) = &mut self.waiting {
-            waiting.due = Instant::now() + Duration::from_secs_f64(handover.remaining_ms / 1_000.0);
-        }
+    /// Begins to show the row that waits, or what has changed about it.
+    fn await_row(&mut self) {
+        let now_ms = SystemClock.wall_ms();
+        self.waiting = self.retries.waiting().map(|row| Waiting {
+            due: Instant::now() + Duration::from_millis(row.remaining_ms(now_ms)),
+            drawn: String::new(),
+        });
     }
 
     /// A line of its own, above the live one.
@@ -135,9 +141,9 @@ impl WaitLine {
     }
 
     fn redraw(&mut self) {
-        let Some(waiting) = &self.waiting else { return };
+        let (Some(waiting), Some(row)) = (&self.waiting, &self.retries.current) else { return };
         let remaining = waiting.due.saturating_duration_since(Instant::now()).as_secs_f64() * 1_000.0;
-        let text = describe("Retrying model request", &waiting.retry, remaining, self.executor.as_deref());
+        let text = describe("Retrying model request", row, remaining);
         if text == waiting.drawn {
             return;
         }
@@ -156,13 +162,12 @@ impl WaitLine {
 
     /// The wait is over: the line stays, with its end.
     fn settle(&mut self, label: &str) {
-        let Some(waiting) = self.waiting.take() else { return };
+        let (Some(_), Some(row)) = (self.waiting.take(), &self.retries.current) else { return };
         if self.live {
             self.clear();
         }
-        if self.live || label.contains("cancelled") {
-            let text = describe(label, &waiting.retry, waiting.retry.delay_ms, self.executor.as_deref());
-            self.line(&text);
+        if self.live || label == CANCELLED {
+            self.line(&describe(label, row, row.delay_ms));
         }
     }
 
@@ -176,16 +181,16 @@ impl WaitLine {
 }
 
 /// `Retrying model request (2/5) · 3s · RATE_LIMIT 429 · llm-retry 1a2b3c4d g1`.
-fn describe(label: &str, retry: &Retry, remaining_ms: f64, executor: Option<&str>) -> String {
-    let limit = retry.max_retries.map_or_else(|| "∞".to_owned(), |max| max.to_string());
-    let mut text = format!("{label} ({}/{limit}) · {}s · {}", retry.retry, seconds(remaining_ms), retry.failure.code);
-    if let Some(status) = retry.failure.status.filter(|status| *status >= 400) {
+fn describe(label: &str, row: &RetryRow, remaining_ms: f64) -> String {
+    let mut text = format!("{label} ({}) · {}s · {}", row.count(), seconds(remaining_ms), row.failure.code);
+    if let Some(status) = row.failure.status.filter(|status| *status >= 400) {
         text.push_str(&format!(" {status}"));
     }
-    if let Some(executor) = executor {
-        text.push_str(&format!(" · {executor}"));
+    if let Some(by) = &row.executor {
+        let generation = row.generation.map_or_else(String::new, |generation| format!(" g{generation}"));
+        text.push_str(&format!(" · {} {}{generation}", by.id, by.digest.get(..8).unwrap_or(&by.digest)));
     }
-    if let Some(why) = retry.failure.impossible() {
+    if let Some(why) = row.failure.impossible() {
         text.push_str(&format!(" · it cannot succeed as it is: {why}"));
     }
     text
@@ -240,46 +245,50 @@ fn seconds(ms: f64) -> u64 {
 mod tests {
     use super::*;
     use crate::{
-        journal::event::RetryMode,
+        journal::{event::ExecutorRef, projection::RetryOutcome},
         llm::{Failure, FailureCode},
     };
 
-    fn retry(max_retries: Option<u64>) -> Retry {
-        Retry {
+    fn row(limit: Option<u64>) -> RetryRow {
+        RetryRow {
             retry_id: "id".into(),
             turn: 1,
             step: 1,
             provider: "p".into(),
-            mode: if max_retries.is_some() { RetryMode::Normal } else { RetryMode::Always },
-            policy_key: "k".into(),
             retry: 2,
-            max_retries,
+            limit,
             delay_ms: 3_000.0,
+            due_at: 3_000,
+            executor: None,
+            generation: None,
             failure: Failure { status: Some(429), ..Failure::new(FailureCode::RateLimit, "slow down") },
+            outcome: RetryOutcome::Waiting,
         }
     }
 
     #[test]
     fn a_wait_shows_number_limit_seconds_and_reason() {
         assert_eq!(
-            describe("Retrying model request", &retry(Some(5)), 2_100.0, None),
+            describe("Retrying model request", &row(Some(5)), 2_100.0),
             "Retrying model request (2/5) · 3s · RATE_LIMIT 429"
         );
     }
 
     #[test]
     fn a_wait_for_a_request_that_cannot_succeed_says_so() {
-        let mut retry = retry(None);
+        let mut row = row(None);
         let evidence = crate::llm::Evidence { impossible: Some("too large".into()), ..Default::default() };
-        retry.failure.evidence = Some(Box::new(evidence));
-        let text = describe("Retrying model request", &retry, 0.0, None);
+        row.failure.evidence = Some(Box::new(evidence));
+        let text = describe("Retrying model request", &row, 0.0);
         assert!(text.ends_with(" · it cannot succeed as it is: too large"), "{text}");
     }
 
     #[test]
     fn an_always_wait_shows_infinity_and_who_decided() {
+        let executor = Some(ExecutorRef { id: "llm-retry".into(), digest: "1a2b3c4d5e6f".into() });
+        let row = RetryRow { executor, generation: Some(1), ..row(None) };
         assert_eq!(
-            describe("Retrying model request", &retry(None), 0.0, Some("llm-retry 1a2b3c4d g1")),
+            describe("Retrying model request", &row, 0.0),
             "Retrying model request (2/∞) · 1s · RATE_LIMIT 429 · llm-retry 1a2b3c4d g1"
         );
     }

@@ -5,7 +5,7 @@
 
 use super::{
     event::Event,
-    lease::Lease,
+    lease::{self, Lease},
     record,
     state::SessionState,
     store::{self, Listed, Log, Store, StoreError},
@@ -86,6 +86,10 @@ impl Store for JsonlStore {
         Ok(listed)
     }
 
+    fn writer_of(&self, id: &str) -> Option<u32> {
+        lease::holder(&self.dir, id)
+    }
+
     fn name_of(&self, id: &str) -> String {
         self.dir.join(format!("{id}.jsonl")).display().to_string()
     }
@@ -97,7 +101,7 @@ pub struct JsonlLog {
     id: String,
     /// Absent until the first append.
     file: Option<Arc<File>>,
-    /// The length that the file has unless something else writes it.
+    /// The length that the file has unless something else writes it; 0 until its header is written.
     len: u64,
     sync: Arc<SharedSync>,
     /// The directory's entry of the file is new, and survives a crash only when the directory is flushed too.
@@ -137,6 +141,10 @@ impl JsonlLog {
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(io_error(&path, "read"))?;
         if !bytes.contains(&b'\n') {
+            if !record::begins_a_header(&bytes) {
+                let reason = "it has no header line".into();
+                return Err(StoreError::Unsupported { path: path.display().to_string(), reason });
+            }
             // A crash during the very first write: no record of it was ever acknowledged.
             file.set_len(0).map_err(io_error(&path, "cut"))?;
             std::fs::remove_file(&path).map_err(io_error(&path, "removed"))?;
@@ -160,13 +168,12 @@ impl JsonlLog {
         &self.path
     }
 
-    fn create_file(&mut self, created_at: u64) -> Result<Arc<File>, StoreError> {
+    fn create_file(&mut self) -> Result<Arc<File>, StoreError> {
         let file = open_options().create_new(true).open(&self.path).map_err(|error| open_error(&self.path, error))?;
         lock(&self.path, &file)?;
         let file = Arc::new(file);
         self.file = Some(file.clone());
         self.entry_is_new = true;
-        self.write_line(&file, &FileHeader::new(&self.id, created_at))?;
         Ok(file)
     }
 
@@ -191,11 +198,13 @@ impl JsonlLog {
         Ok(())
     }
 
-    /// The file is still there, and ends where this writer left it.
+    /// The file is still in its place, and ends where this writer left it.
     fn check_tail(&self, file: &File) -> Result<(), StoreError> {
         let path = || self.path.display().to_string();
         let metadata = file.metadata().map_err(io_error(&self.path, "read"))?;
-        if metadata.nlink() == 0 {
+        let in_place = std::fs::symlink_metadata(&self.path)
+            .is_ok_and(|found| (found.ino(), found.dev()) == (metadata.ino(), metadata.dev()));
+        if !in_place {
             return Err(StoreError::Vanished { path: path() });
         }
         if metadata.len() != self.len {
@@ -245,8 +254,11 @@ impl Log for JsonlLog {
     fn write(&mut self, event: &Event) -> Result<(), StoreError> {
         let file = match &self.file {
             Some(file) => file.clone(),
-            None => self.create_file(event.time)?,
+            None => self.create_file()?,
         };
+        if self.len == 0 {
+            self.write_line(&file, &FileHeader::new(&self.id, event.time))?;
+        }
         self.write_line(&file, event)
     }
 
@@ -387,7 +399,11 @@ mod tests {
         std::fs::write(&path, [&before[..], b"{}\n"].concat()).unwrap();
         assert!(matches!(log.write(&next), Err(StoreError::Stale { .. })));
         assert_eq!(std::fs::read(&path).unwrap().len(), before.len() + 3, "nothing was added");
-        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, &before).unwrap();
+        std::fs::rename(&path, dir.path().join("elsewhere")).unwrap();
+        assert!(matches!(log.write(&next), Err(StoreError::Vanished { .. })));
+        assert!(!path.exists());
+        std::fs::remove_file(dir.path().join("elsewhere")).unwrap();
         assert!(matches!(log.write(&next), Err(StoreError::Vanished { .. })));
         assert!(!path.exists());
     }
@@ -402,14 +418,23 @@ mod tests {
                 let body = Body::StepStart(StepRef { turn: 1, step: 1 });
                 log.write(&Event { seq, time: 5, body, source_event_seqs: None }).err()
             });
-            let sentence = error.unwrap().to_string();
+            let error = error.unwrap();
+            assert!(error.is_momentary());
+            let sentence = error.to_string();
             assert!(sentence.contains("s.jsonl could not be written: File too large"), "{sentence}");
+            // Room is made: the log goes on where it stopped.
+            let seq = read(log.path()).unwrap().events.len() as u64;
+            let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize);
+            let limit = rustix::process::Rlimit { current: limit.maximum, ..limit };
+            rustix::process::setrlimit(rustix::process::Resource::Fsize, limit).unwrap();
+            let body = Body::TurnEnd(TurnEnd { turn: 1, reason: TurnEndReason::Aborted });
+            log.write(&Event { seq, time: 5, body, source_event_seqs: None }).unwrap();
             return;
         }
         let dir = tempfile::tempdir().unwrap();
         let name = "journal::jsonl::tests::a_full_disk_is_a_clear_error_and_leaves_nothing_torn";
         let child = std::process::Command::new("sh")
-            .args(["-c", "trap '' XFSZ; ulimit -f 1; exec \"$0\" --exact \"$1\""])
+            .args(["-c", "trap '' XFSZ; ulimit -S -f 1; exec \"$0\" --exact \"$1\""])
             .arg(std::env::current_exe().unwrap())
             .arg(name)
             .env(CHILD, dir.path())
@@ -419,5 +444,22 @@ mod tests {
         let contents = read(&dir.path().join("s.jsonl")).unwrap();
         assert_eq!(contents.torn, None);
         assert!(contents.events.len() > 2);
+        assert!(matches!(contents.events.last().unwrap().body, Body::TurnEnd(_)));
+    }
+
+    #[test]
+    fn a_file_that_was_never_a_session_is_refused_and_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.jsonl");
+        for foreign in [&b"notes of mine"[..], &[0x28, 0xb5, 0x2f, 0xfd, 1, 2, 3]] {
+            std::fs::write(&path, foreign).unwrap();
+            assert!(matches!(JsonlLog::open(dir.path(), "s"), Err(StoreError::Unsupported { .. })));
+            assert_eq!(std::fs::read(&path).unwrap(), foreign);
+        }
+        // What a crash in the very first write leaves.
+        for torn in [&b""[..], b"{\"type\":\"ses", b"{\"type\":\"session\",\"version\":1,\"i", &[0; 64]] {
+            std::fs::write(&path, torn).unwrap();
+            assert_eq!(JsonlLog::open(dir.path(), "s").unwrap().state.next_seq, 0);
+        }
     }
 }

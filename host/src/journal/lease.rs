@@ -65,6 +65,27 @@ impl Lease {
     }
 }
 
+/// The process that has the lease of session `id` in `dir` now, as far as can be told without being in its way.
+pub(super) fn holder(dir: &Path, id: &str) -> Option<u32> {
+    let mut file = OpenOptions::new()
+        .read(true)
+        .custom_flags(OFlags::NOFOLLOW.bits() as i32)
+        .open(dir.join(format!("{id}.lock")))
+        .ok()?;
+    let mut text = String::new();
+    file.read_to_string(&mut text).ok()?;
+    let number: u32 = text.trim().parse().ok()?;
+    let process = rustix::process::Pid::from_raw(i32::try_from(number).ok()?)?;
+    // The file of a writer that was killed stays behind, and nobody may take even a moment's lock of it for nothing.
+    if matches!(rustix::process::test_kill_process(process), Err(rustix::io::Errno::SRCH)) {
+        return None;
+    }
+    match flock(&file, FlockOperation::NonBlockingLockShared) {
+        Err(rustix::io::Errno::WOULDBLOCK) => Some(number),
+        _ => None,
+    }
+}
+
 impl Drop for Lease {
     fn drop(&mut self) {
         // While the lock is still held, so that no other holder's file is taken away. What stays behind is harmless.

@@ -36,7 +36,8 @@ pub enum JournalError {
     /// The record breaks a rule; the log is unchanged and goes on.
     #[error("The record breaks a rule of the journal, {0}")]
     Invalid(#[from] Violation),
-    /// The store failed; the journal takes no more records.
+    /// The store failed. The journal takes no more records until it works again, and none at all when what is on disk
+    /// can no longer be known.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -122,7 +123,9 @@ impl Journal {
             seq = inner.state.next_seq;
             let event = Event { seq, time, body, source_event_seqs: citing.take() };
             if let Err(error) = inner.log.write(&event) {
-                inner.failed = Some(error.to_string());
+                if !error.is_momentary() {
+                    inner.failed = Some(error.to_string());
+                }
                 return Err(error.into());
             }
             inner.state.apply(event.time, &event.body);
@@ -143,8 +146,10 @@ impl Journal {
             inner.log.durable()
         };
         if let Err(error) = durable.await {
-            // The kernel may have dropped what it could not write: nothing after this can be trusted to follow it.
-            self.inner.lock().failed = Some(error.to_string());
+            // The kernel may have dropped what it could not flush: nothing after this can be trusted to follow it.
+            if !error.is_momentary() {
+                self.inner.lock().failed = Some(error.to_string());
+            }
             return Err(error.into());
         }
         Ok(())

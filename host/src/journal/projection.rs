@@ -1,8 +1,9 @@
 //! The state of a session's retries as people watch it: a pure fold over its events, equal whether it was rebuilt from
 //! a record or watched live.
 //!
-//! Owns what a status line and a list of sessions show. Budgets and pending waits are `state`'s: nothing is decided
-//! from here.
+//! Owns what a status line, a list of sessions and the `result` of a run show. It is a part of the session's state, which
+//! every record that is read and every journal that is written carries along. Budgets and pending waits are `state`'s:
+//! nothing is decided from here.
 
 use super::event::{Body, Event, ExecutorRef, Retry, RetryMode, SCHEDULING_NOTE, TurnEndReason};
 use crate::llm::Failure;
@@ -32,6 +33,9 @@ pub struct RetryRow {
     /// Absent under `always`, which people read as ∞.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
+    /// The whole wait as it was scheduled, in milliseconds.
+    #[serde(with = "crate::journal::number")]
+    pub delay_ms: f64,
     /// When the wait ends, in milliseconds since the Unix epoch. A handover keeps it.
     pub due_at: u64,
     /// Who scheduled it, where the record says so.
@@ -89,7 +93,7 @@ impl RetryView {
     pub fn of(events: &[Event]) -> RetryView {
         let mut view = RetryView::default();
         for event in events {
-            view.apply(event);
+            view.apply(event.time, &event.body);
         }
         view
     }
@@ -99,20 +103,20 @@ impl RetryView {
         self.current.as_ref().filter(|row| row.outcome == RetryOutcome::Waiting)
     }
 
-    /// Adds one event.
-    pub fn apply(&mut self, event: &Event) {
-        match &event.body {
+    /// Adds one event, which happened at `time`, in milliseconds since the Unix epoch.
+    pub fn apply(&mut self, time: u64, body: &Body) {
+        match body {
             Body::ExecutorNote(note) if note.kind == SCHEDULING_NOTE => {
                 let by = ExecutorRef { id: note.id.clone(), digest: note.digest.clone() };
                 self.scheduling = Some((by, note.data.get("generation").and_then(serde_json::Value::as_u64)));
             }
             Body::Retry(record) => {
                 let (executor, generation) = self.scheduling.take().unzip();
-                self.current = Some(scheduled(record, event.time, executor, generation.flatten()));
+                self.current = Some(scheduled(record, time, executor, generation.flatten()));
             }
             Body::RetryHandover(handover) => {
                 if let Some(row) = self.live() {
-                    row.due_at = event.time + whole_ms(handover.remaining_ms);
+                    row.due_at = time + whole_ms(handover.remaining_ms);
                     row.generation = Some(handover.generation);
                 }
             }
@@ -156,6 +160,7 @@ fn scheduled(record: &Retry, time: u64, executor: Option<ExecutorRef>, generatio
         provider: record.provider.clone(),
         retry: record.retry,
         limit: record.max_retries.filter(|_| record.mode == RetryMode::Normal),
+        delay_ms: record.delay_ms,
         due_at: time + whole_ms(record.delay_ms),
         executor,
         generation,
@@ -234,7 +239,7 @@ mod tests {
 
     impl Observer for Watcher {
         fn appended(&self, _session: &str, event: &Event) {
-            self.0.lock().apply(event);
+            self.0.lock().apply(event.time, &event.body);
         }
     }
 
@@ -246,6 +251,7 @@ mod tests {
         for body in bodies {
             journal.append(body).unwrap();
             assert_eq!(*watcher.0.lock(), RetryView::of(&log.events()));
+            assert_eq!(journal.with_state(|state| state.retries.clone()), RetryView::of(&log.events()));
         }
         RetryView::of(&log.events())
     }

@@ -89,6 +89,12 @@ pub fn session_path(dir: &Path, id: &str) -> Result<PathBuf, StoreError> {
     Ok(dir.join(format!("{id}.jsonl")))
 }
 
+/// Whether `bytes`, without a line end, can be what a crash left of a record's first write.
+pub(super) fn begins_a_header(bytes: &[u8]) -> bool {
+    const BEGINNING: &[u8] = b"{\"type\":\"session\"";
+    bytes.iter().all(|&byte| byte == 0) || BEGINNING.starts_with(bytes) || bytes.starts_with(BEGINNING)
+}
+
 /// Reads a whole record; `name` is what errors call it. Errors: its header is not one that this build reads.
 pub fn parse(name: &str, bytes: &[u8]) -> Result<Contents, StoreError> {
     let unsupported = |reason: String| StoreError::Unsupported { path: name.to_owned(), reason };

@@ -2,7 +2,9 @@
 //! watched live. Surface, budgets and pending waits are read from here and from nowhere else.
 
 use super::event::{Body, ChainMet, Event, ExecutorRef, Header, HeaderConfig, Retry, SCHEDULING_NOTE, TurnEndReason};
+use super::projection::RetryView;
 use crate::llm::{Failure, FailureCode, Message, Role};
+use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 
 /// The sum of a session's events so far.
@@ -36,6 +38,8 @@ pub struct SessionState {
     pub failures: Vec<FailedRequest>,
     /// When the newest prompt came, in milliseconds since the Unix epoch.
     pub prompt_time: u64,
+    /// The newest retry as people watch it.
+    pub retries: RetryView,
 }
 
 /// The newest step of the open turn.
@@ -79,12 +83,18 @@ impl LiveRetry {
     }
 }
 
-/// One failed request, as a final sentence counts it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One failed request, as the account of a failed prompt lists it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct FailedRequest {
+    pub turn: u64,
     pub provider: String,
     pub code: FailureCode,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
+    /// The limit of time that passed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<String>,
 }
 
 impl SessionState {
@@ -129,6 +139,7 @@ impl SessionState {
     /// Adds one event. Never fails: whether an event is allowed is for `invariants` to say.
     pub fn apply(&mut self, time: u64, body: &Body) {
         self.next_seq += 1;
+        self.retries.apply(time, body);
         match body {
             Body::TurnStart(start) => {
                 self.last_turn = start.turn;
@@ -157,9 +168,11 @@ impl SessionState {
             Body::StepEnd(end) => {
                 if let Some(failure) = &end.failure {
                     self.failures.push(FailedRequest {
+                        turn: end.turn,
                         provider: self.routed().map(|config| config.provider.clone()).unwrap_or_default(),
                         code: failure.code,
                         status: failure.status,
+                        limit: failure.evidence.as_ref().and_then(|evidence| evidence.limit.clone()),
                     });
                 }
                 self.step = Some(StepState { step: end.step, closed: true, failure: end.failure.clone() });

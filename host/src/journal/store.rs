@@ -53,6 +53,12 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Nothing of the record was kept and the log is as it was before, so that it goes on when the cause is gone, such
+    /// as a full disk.
+    pub fn is_momentary(&self) -> bool {
+        matches!(self, StoreError::Io { action: "written", .. } | StoreError::Database { action: "written", .. })
+    }
+
     /// The session `path` cannot be gone on with, since its record is unreadable at `place`.
     pub(super) fn damaged(path: String, place: TornTail) -> StoreError {
         StoreError::Damaged { path, line: place.line, offset: place.offset, reason: place.reason }
@@ -76,6 +82,9 @@ pub trait Store: Send + Sync {
     fn contains(&self, id: &str) -> Result<bool, StoreError> {
         Ok(self.list()?.iter().any(|listed| listed.id == id))
     }
+
+    /// The process that writes the session `id` now, if there is one and it can be told.
+    fn writer_of(&self, id: &str) -> Option<u32>;
 
     /// What people call the record of a session.
     fn name_of(&self, id: &str) -> String;
@@ -120,8 +129,9 @@ impl<L: Log + 'static> Opened<L> {
 
 /// One session's log, open for writing by its one writer.
 pub trait Log: Send {
-    /// Takes one event. When this fails, nothing of it is in the log, nor of any later one. A store that writes behind
-    /// may tell of a failure with the next event, or when the event is to be durable.
+    /// Takes one event. When this fails, nothing of it is in the log, nor of any later one that is not written again. A
+    /// store that writes behind may tell of a failure with the next event, or when the event is to be durable; it keeps
+    /// what it could not write, and writes it before anything else.
     fn write(&mut self, event: &Event) -> Result<(), StoreError>;
 
     /// Completes when everything written before this call survives a crash of the machine.

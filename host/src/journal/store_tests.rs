@@ -260,3 +260,108 @@ mod differential {
         }
     }
 }
+
+mod damage {
+    use super::*;
+    use crate::journal::{record, verify::verify_bytes};
+    use rand::{RngExt, SeedableRng, rngs::SmallRng};
+
+    const CLOSED_TURNS: u64 = 6;
+
+    /// A record of [`CLOSED_TURNS`] turns and an open one.
+    fn whole(dir: &Path) -> Vec<u8> {
+        let mut bodies: Vec<_> = (1..=CLOSED_TURNS).flat_map(turn).collect();
+        bodies.extend(turn(CLOSED_TURNS + 1).into_iter().take(3));
+        let store = JsonlStore::new(dir);
+        write(&store, "s", &numbered(0, bodies));
+        store.raw("s").unwrap().unwrap()
+    }
+
+    /// What disks, crashes and editors do to a file.
+    fn damaged(whole: &[u8], rng: &mut SmallRng) -> Vec<u8> {
+        let mut bytes = whole.to_vec();
+        for _ in 0..rng.random_range(1..=3) {
+            let at = rng.random_range(0..=bytes.len());
+            let end = (at + rng.random_range(1..200)).min(bytes.len());
+            match rng.random_range(0..8) {
+                0 => bytes.truncate(at),
+                1 => bytes[at..end].fill(0),
+                2 => drop(bytes.drain(at..end)),
+                3 => drop(bytes.splice(at..at, (0..end - at).map(|_| rng.random()).collect::<Vec<u8>>())),
+                4 => bytes.extend_from_within(at..end),
+                5 => bytes.extend(std::iter::repeat_n(0, end - at)),
+                6 => drop(bytes.splice(at..at, *b"\n")),
+                _ => {
+                    if let Some(byte) = bytes.get_mut(at) {
+                        *byte ^= 1 << rng.random_range(0..8);
+                    }
+                }
+            }
+        }
+        bytes
+    }
+
+    fn lines_that_close_a_turn(bytes: &[u8]) -> Vec<&[u8]> {
+        let lines = bytes.split_inclusive(|&byte| byte == b'\n');
+        lines.filter(|line| line.starts_with(b"{\"type\":\"turn/end\"") && line.ends_with(b"\n")).collect()
+    }
+
+    #[test]
+    fn no_damage_loses_a_closed_turn_in_silence_and_none_panics() {
+        let dir = tempfile::tempdir().unwrap();
+        let whole = whole(dir.path());
+        let closers = lines_that_close_a_turn(&whole);
+        assert_eq!(closers.len() as u64, CLOSED_TURNS);
+        let (mut refused, mut torn, mut damages) = (0, 0, 0);
+        for seed in 0..10_000 {
+            let bytes = damaged(&whole, &mut SmallRng::seed_from_u64(seed));
+            let report = verify_bytes("s", &bytes);
+            assert!(!report.to_string().is_empty());
+            let Ok(contents) = record::parse("s", &bytes) else {
+                assert!(!report.is_good(), "seed {seed}: refused, and yet verified");
+                refused += 1;
+                continue;
+            };
+            if contents.damage.is_some() {
+                assert!(!report.is_good(), "seed {seed}: damaged, and yet verified");
+                damages += 1;
+                continue;
+            }
+            torn += u32::from(contents.torn.is_some());
+            // Every closed turn whose end still stands there as it was is read.
+            let ends = contents.events.iter().filter(|event| matches!(event.body, Body::TurnEnd(_))).count();
+            let standing = closers.iter().filter(|&&line| lines_that_close_a_turn(&bytes).contains(&line)).count();
+            assert!(ends >= standing, "seed {seed}: {ends} of {standing} closed turns were read");
+        }
+        // Each way out was taken, so that the others are no accident.
+        assert!(refused > 100 && torn > 1_000 && damages > 1_000, "{refused} refused, {torn} torn, {damages} damaged");
+    }
+
+    #[test]
+    fn a_damaged_file_is_opened_and_gone_on_with_or_refused_and_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let whole = whole(dir.path());
+        let path = dir.path().join("s.jsonl");
+        let store = JsonlStore::new(dir.path());
+        for seed in 0..400 {
+            let bytes = damaged(&whole, &mut SmallRng::seed_from_u64(seed));
+            std::fs::write(&path, &bytes).unwrap();
+            match store.open("s") {
+                Ok(mut opened) => {
+                    let seq = opened.state.next_seq;
+                    for event in numbered(seq, turn(opened.state.last_turn + 1)) {
+                        opened.log.write(&event).unwrap();
+                    }
+                    drop(opened);
+                    let contents = store.read("s").unwrap();
+                    assert_eq!((contents.torn, contents.damage), (None, None), "seed {seed}");
+                    assert_eq!(contents.events.len() as u64, seq + 5, "seed {seed}");
+                }
+                Err(error) => {
+                    assert!(error.to_string().contains("s.jsonl"), "seed {seed}: {error}");
+                    assert_eq!(std::fs::read(&path).unwrap(), bytes, "seed {seed}");
+                }
+            }
+        }
+    }
+}

@@ -56,9 +56,8 @@ fn a_journal_is_shown_as_a_timeline_or_as_its_own_lines() {
         "turn 1 starts",
         "user: name one prime",
         "SERVER 503",
-        "retry 1/5 scheduled in 20 ms",
-        "retry 1 started",
-        "turn 1 ends: to be repeated",
+        "retry 1/5 in 20 ms, by llm-retry",
+        "retry 1 starts",
         "turn 2 starts, repeating turn 1",
         "TRANSPORT",
         "turn 3 starts, repeating turn 2",
@@ -71,8 +70,12 @@ fn a_journal_is_shown_as_a_timeline_or_as_its_own_lines() {
     let lines = home.retake(["journal", "show", "s", "--json"]).expect(0).out;
     assert_eq!(json_lines(&lines), home.events());
     let path = home.path("sessions/s.jsonl");
+    for left_out in ["step 1 starts", "scheduling", "to be repeated", "text-delta"] {
+        assert!(!shown.contains(left_out), "{left_out:?} is in {shown}");
+    }
     let turn = home.retake(["journal", "show", path.to_str().unwrap(), "--turn", "2", "--chunks"]).expect(0).out;
     assert!(turn.contains("turn 2 ends") && !turn.contains("turn 1 ends") && turn.contains("text-delta"), "{turn}");
+    home.retake(["journal", "show", "s", "--turn", "9"]).expect(2).says(&["has no turn 9"]);
     home.retake(["journal", "show", "other"]).expect(2).says(&["\"other\""]);
 }
 
@@ -133,7 +136,7 @@ fn the_help_of_every_command_says_what_matters() {
         (&["profile", "check"], &["FILE", "--patch"]),
         (&["plugin", "build"], &["DIR", "--output", "--install"]),
         (&["plugin", "inspect"], &["FILE", "--json", "could not run"]),
-        (&["journal", "verify"], &["FILE|SESSION", "1 a rule is broken"]),
+        (&["journal", "verify"], &["FILE|SESSION", "1 a rule is broken or a record ends torn"]),
         (&["journal", "show"], &["SESSION", "newest", "--json", "--turn", "--chunks"]),
     ];
     for (command, words) in cases {

@@ -109,6 +109,14 @@ fn a_turn_that_fails_exits_with_1_and_a_sentence_and_prints_no_answer() {
     let result = json_lines(&finished.out).pop().unwrap();
     assert_eq!((&result["type"], &result["status"]), (&"result".into(), &"failed".into()));
     assert!(result["error"].as_str().unwrap().contains("mock failed 3 requests"), "{result}");
+    // The same for programs: the last failure, all that was tried, and what became of the newest retry.
+    assert_eq!((&result["failure"]["code"], &result["failure"]["status"]), (&"SERVER".into(), &503.into()), "{result}");
+    let tried = &result["tried"];
+    assert_eq!((&tried["requests"], &tried["advice"]), (&3.into(), &"try-later".into()), "{result}");
+    assert_eq!(tried["causes"], serde_json::json!([{ "code": "SERVER", "status": 503, "count": 3 }]));
+    assert_eq!(tried["attempts"].as_array().unwrap().len(), 3);
+    let retry = &result["retry"];
+    assert_eq!((&retry["retry"], &retry["limit"], &retry["outcome"]), (&2.into(), &2.into(), &"failed-again".into()));
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! `retake journal export`: a session's record as lines of JSON, up to its damage, from whatever store keeps it.
 
-use super::source::Source;
+use super::{source::Source, timeline::of_turn};
 use crate::{
     cli::{Exit, stdout::print},
     profile::Home,
 };
 use anyhow::Context;
 use clap::Args;
+use std::collections::HashSet;
 
 #[derive(Args, Debug)]
 #[command(after_help = "Exit status: 0 the whole record, 1 what stands before the damage.")]
@@ -14,6 +15,9 @@ pub(in crate::cli) struct ExportArgs {
     /// A session's id, or the path of a journal file [default: the newest session].
     #[arg(value_name = "SESSION")]
     session: Option<String>,
+    /// The header and this turn only.
+    #[arg(long, value_name = "N")]
+    turn: Option<u64>,
 }
 
 pub(super) fn run(home: &Home, args: &ExportArgs) -> anyhow::Result<Exit> {
@@ -26,7 +30,18 @@ pub(super) fn run(home: &Home, args: &ExportArgs) -> anyhow::Result<Exit> {
     let cut = contents.damage.as_ref().or(contents.torn.as_ref());
     let end = cut.map_or(raw.len(), |cut| cut.offset as usize);
     // The text, not the events: what a newer version wrote, and marked as ignorable, goes through unchanged.
-    print(std::str::from_utf8(&raw[..end]).context("the record is not text")?)?;
+    let text = std::str::from_utf8(&raw[..end]).context("the record is not text")?;
+    match args.turn {
+        None => print(text)?,
+        Some(turn) => {
+            let of_turn: HashSet<u64> = of_turn(&contents, Some(turn)).map(|event| event.seq).collect();
+            anyhow::ensure!(!of_turn.is_empty(), "{} has no turn {turn}.", source.name());
+            // A line's number in the record is that of its event, behind the header.
+            let lines = text.split_inclusive('\n').enumerate();
+            let kept = lines.filter(|(line, _)| line.checked_sub(1).is_none_or(|seq| of_turn.contains(&(seq as u64))));
+            print(&kept.map(|(_, text)| text).collect::<String>())?;
+        }
+    }
     if let Some(cut) = cut {
         let left = raw.len() - end;
         eprintln!(

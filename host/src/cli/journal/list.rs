@@ -10,7 +10,7 @@ use crate::{
         stdout::{print, print_line},
     },
     env::{Clock, SystemClock},
-    journal::{SessionState, projection::RetryView, record::Contents},
+    journal::{SessionState, projection::RetryRow, record::Contents},
     profile::Home,
 };
 use clap::Args;
@@ -18,20 +18,28 @@ use serde::Serialize;
 
 #[derive(Args, Debug)]
 pub(in crate::cli) struct ListArgs {
+    /// Only these sessions.
+    #[arg(value_name = "SESSION")]
+    sessions: Vec<String>,
+    /// Only sessions in one of these states.
+    #[arg(long, value_name = "STATE", value_enum, value_delimiter = ',')]
+    state: Vec<State>,
     /// Print one line of JSON a session.
     #[arg(long)]
     json: bool,
 }
 
 /// What a session does, as far as its record tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 enum State {
     /// A retry is scheduled and has not started.
     Waiting,
     /// A turn is open, or is to be repeated.
     Open,
+    /// Its last turn has ended.
     Done,
+    /// It cannot be gone on with.
     Damaged,
 }
 
@@ -48,17 +56,34 @@ struct Row {
     last_activity: u64,
     /// The wait, or why it cannot be read.
     detail: String,
+    /// The process that writes it now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    written_by: Option<u32>,
+    /// Its newest retry, and what became of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry: Option<RetryRow>,
 }
 
 pub(super) fn run(home: &Home, args: &ListArgs) -> anyhow::Result<Exit> {
-    let (sources, errors) = Source::listed(home);
+    let (mut sources, errors) = Source::listed(home);
+    for wanted in &args.sessions {
+        anyhow::ensure!(
+            sources.iter().any(|source| source.id() == *wanted),
+            "There is no session \"{wanted}\" in {}.",
+            home.sessions_dir().display()
+        );
+    }
+    sources.retain(|source| args.sessions.is_empty() || args.sessions.contains(&source.id()));
     let now = SystemClock.wall_ms();
     let mut rows: Vec<_> = sources.iter().map(|source| row(source, now)).collect();
+    rows.retain(|row| args.state.is_empty() || args.state.contains(&row.state));
     rows.sort_by_key(|row| std::cmp::Reverse(row.last_activity));
     if args.json {
         for row in &rows {
             print_line(&serde_json::to_string(row)?)?;
         }
+    } else if rows.is_empty() && !sources.is_empty() {
+        eprintln!("None of the {} sessions is in such a state.", sources.len());
     } else if rows.is_empty() && errors.is_empty() {
         eprintln!("There are no sessions in {} yet; `retake demo` makes one.", home.sessions_dir().display());
     } else {
@@ -81,6 +106,8 @@ fn row(source: &Source, now_ms: u64) -> Row {
             turns: 0,
             last_activity: source.modified_ms(),
             detail: format!("{error:#}"),
+            written_by: None,
+            retry: None,
         },
     }
 }
@@ -90,7 +117,7 @@ fn readable(source: &Source, contents: &Contents, now_ms: u64) -> Row {
     let (state, detail) = if let Some(damage) = &contents.damage {
         let place = format!("{}: line {} (byte {}): {}", source.name(), damage.line, damage.offset, damage.reason);
         (State::Damaged, place)
-    } else if let Some(row) = RetryView::of(&contents.events).waiting() {
+    } else if let Some(row) = session.retries.waiting() {
         let due = match row.remaining_ms(now_ms) {
             0 => format!("due since {}", utc(row.due_at)),
             left => format!("due in {}", span(left)),
@@ -111,6 +138,8 @@ fn readable(source: &Source, contents: &Contents, now_ms: u64) -> Row {
         turns: session.last_turn,
         last_activity: contents.events.last().map_or(contents.header.created_at, |event| event.time),
         detail,
+        written_by: source.written_by(),
+        retry: session.retries.current,
     }
 }
 
@@ -126,8 +155,9 @@ fn table(rows: &[Row]) -> String {
             State::Damaged => "damaged",
         };
         let separator = if row.detail.is_empty() { "" } else { ": " };
+        let writer = row.written_by.map_or_else(String::new, |process| format!(" (process {process} writes it)"));
         text.push_str(&format!(
-            "{:<width$}  {:<20}  {:>5}  {:<20}  {state}{separator}{}\n",
+            "{:<width$}  {:<20}  {:>5}  {:<20}  {state}{separator}{}{writer}\n",
             row.id,
             row.created_at.map_or_else(|| "-".to_owned(), utc),
             row.turns,
@@ -189,5 +219,10 @@ mod tests {
         assert!(rows[0].detail.contains("cut.jsonl: line 2 (byte"), "{}", rows[0].detail);
         assert!(rows[2].detail.contains("noise.jsonl is not a session"), "{}", rows[2].detail);
         assert!(table(&rows).lines().count() == 7);
+        assert!(rows.iter().all(|row| row.written_by.is_none()));
+        let _open = files.open("open").unwrap();
+        let held = row(&sources[3], 2_000);
+        assert_eq!((held.id.as_str(), held.written_by), ("open", Some(std::process::id())));
+        assert!(table(&[held]).contains(&format!("open: turn 1 (process {} writes it)", std::process::id())));
     }
 }

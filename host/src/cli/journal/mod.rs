@@ -5,6 +5,7 @@ mod list;
 mod resume;
 mod show;
 mod source;
+mod timeline;
 mod verify;
 mod when;
 

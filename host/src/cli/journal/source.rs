@@ -98,6 +98,14 @@ impl Source {
         }
     }
 
+    /// The process that writes it now, where that can be told.
+    pub fn written_by(&self) -> Option<u32> {
+        match self {
+            Source::File(_) => None,
+            Source::Stored { store, id, .. } => store.writer_of(id),
+        }
+    }
+
     /// The record as bytes.
     pub fn raw(&self) -> anyhow::Result<Vec<u8>> {
         match self {

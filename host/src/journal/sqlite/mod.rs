@@ -10,7 +10,7 @@ mod writer;
 
 use super::{
     event::Event,
-    lease::Lease,
+    lease::{self, Lease},
     record::{self, FileHeader},
     state::SessionState,
     store::{Listed, Log, Opened, Store, StoreError},
@@ -131,6 +131,10 @@ impl Store for SqliteStore {
         Ok(listed.unwrap_or_default())
     }
 
+    fn writer_of(&self, id: &str) -> Option<u32> {
+        lease::holder(&self.dir, id)
+    }
+
     fn name_of(&self, id: &str) -> String {
         format!("{} (session {id})", self.path.display())
     }
@@ -145,10 +149,29 @@ pub struct SqliteLog {
     _lease: Lease,
 }
 
+impl SqliteLog {
+    /// Waits until everything queued so far is on disk, or cannot be brought there.
+    fn barrier(&self) -> Result<(), StoreError> {
+        let (sender, receiver) = mpsc::channel();
+        let done = Box::new(move |result| {
+            let _ = sender.send(result);
+        });
+        self.writer.queue(Job::Barrier { fate: self.fate.clone(), done });
+        receiver.recv().unwrap_or_else(|_| Err(writer_ended()))
+    }
+}
+
+fn writer_ended() -> StoreError {
+    StoreError::Failed("Its writer thread has ended.".into())
+}
+
 impl Log for SqliteLog {
     fn write(&mut self, event: &Event) -> Result<(), StoreError> {
         if let Some(error) = self.fate.error() {
-            return Err(error);
+            // What could not be written is tried again before anything may follow it.
+            if !error.is_momentary() || self.barrier().is_err() {
+                return Err(error);
+            }
         }
         let line = serde_json::to_string(event).map_err(|error| StoreError::Io {
             path: self.session.to_string(),
@@ -174,20 +197,15 @@ impl Log for SqliteLog {
             let _ = sender.send(result);
         });
         self.writer.queue(Job::Barrier { fate: self.fate.clone(), done });
-        Box::pin(async move {
-            receiver.await.unwrap_or_else(|_| Err(StoreError::Failed("Its writer thread has ended.".into())))
-        })
+        Box::pin(async move { receiver.await.unwrap_or_else(|_| Err(writer_ended())) })
     }
 }
 
 impl Drop for SqliteLog {
     fn drop(&mut self) {
-        // The lease goes only when everything is written: its next holder reads the session's end.
-        let (sender, receiver) = mpsc::channel();
-        let done = Box::new(move |_| {
-            let _ = sender.send(());
-        });
-        self.writer.queue(Job::Barrier { fate: self.fate.clone(), done });
-        let _ = receiver.recv();
+        // The lease goes only when everything is written: its next holder reads the session's end. What could not be
+        // written has been told with the last barrier, and is given up with its session.
+        let _ = self.barrier();
+        self.writer.queue(Job::Forget { session: self.session.clone() });
     }
 }

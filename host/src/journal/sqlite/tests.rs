@@ -98,6 +98,32 @@ async fn a_full_disk_is_a_clear_error_and_leaves_nothing_torn() {
     assert_eq!((contents.events, contents.torn), (vec![start(0)], None));
 }
 
+#[tokio::test]
+async fn what_could_not_be_written_is_written_when_there_is_room_again_and_no_session_fails_for_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = written(dir.path(), &[start(0)]);
+    let other = store.open("other").unwrap();
+    let (mut log, mut other) = (store.open("s").unwrap().log, other.log);
+    raw_connection(dir.path())
+        .execute_batch(
+            "CREATE TRIGGER full BEFORE INSERT ON events WHEN new.session = 1
+             BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END;",
+        )
+        .unwrap();
+    log.write(&step(1)).unwrap();
+    other.write(&start(0)).unwrap();
+    let (failed, fine) = tokio::join!(log.durable(), other.durable());
+    let failed = failed.unwrap_err();
+    assert!(failed.is_momentary() && failed.to_string().contains("full"), "{failed}");
+    fine.unwrap();
+    assert!(log.write(&end(2)).is_err(), "nothing follows what is not written");
+    raw_connection(dir.path()).execute_batch("DROP TRIGGER full").unwrap();
+    log.write(&end(2)).unwrap();
+    log.durable().await.unwrap();
+    assert_eq!(store.read("s").unwrap().events, [start(0), step(1), end(2)]);
+    assert_eq!(store.read("other").unwrap().events, [start(0)]);
+}
+
 #[test]
 fn an_unreadable_row_at_the_end_is_taken_off_and_one_before_a_closed_turn_is_refused() {
     let dir = tempfile::tempdir().unwrap();

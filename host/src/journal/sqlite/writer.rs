@@ -1,7 +1,8 @@
 //! The one thread that writes the database: whatever sessions have queued goes into one transaction.
 //!
 //! An append waits a little for company; a barrier does not, and is answered when the transaction that holds
-//! everything before it is on disk. Each event is written only where its session's tail is the one that the writer of
+//! everything before it is on disk. What a transaction could not write, on a full disk for instance, is kept and tried
+//! again with the next one, each session by itself then, so that none fails for another's sake. Each event is written only where its session's tail is the one that the writer of
 //! that session believes in, so that one with a stale idea of it fails without damage.
 
 use super::schema::database_error;
@@ -41,9 +42,13 @@ pub(super) enum Job {
         fate: Arc<Fate>,
         done: Box<dyn FnOnce(Result<(), StoreError>) + Send>,
     },
+    /// Nobody writes the session any more: what could not be written of it is given up.
+    Forget {
+        session: Arc<str>,
+    },
 }
 
-/// Why a session's log takes no more events, once it failed.
+/// Why a session's log takes no events, as long as it fails.
 #[derive(Default)]
 pub(super) struct Fate(Mutex<Option<Failed>>);
 
@@ -66,12 +71,18 @@ impl Fate {
         })
     }
 
-    fn has_failed(&self) -> bool {
-        self.0.lock().is_some()
+    /// Something else has written the session: nothing of this writer may follow.
+    fn is_stale(&self) -> bool {
+        matches!(*self.0.lock(), Some(Failed::Stale { .. }))
     }
 
     fn fail(&self, failed: Failed) {
         self.0.lock().get_or_insert(failed);
+    }
+
+    /// Everything is on disk after all.
+    fn recover(&self) {
+        self.0.lock().take_if(|failed| matches!(failed, Failed::Database { .. }));
     }
 }
 
@@ -116,34 +127,54 @@ impl Drop for Writer {
 }
 
 fn write_all(path: &Path, mut connection: Connection, queue: &Receiver<Job>, commits: &AtomicU64) {
+    // What could not be written yet, oldest first.
+    let mut appends: Vec<Append> = Vec::new();
     while let Some(batch) = next_batch(queue) {
         let mut barriers = Vec::new();
-        let mut appends = Vec::new();
         for job in batch {
             match job {
                 Job::Append(append) => appends.push(append),
                 Job::Barrier { fate, done } => barriers.push((fate, done)),
+                Job::Forget { session } => appends.retain(|append| append.session != session),
             }
         }
         if !appends.is_empty() {
-            match commit(path, &mut connection, &appends) {
-                Ok(()) => {
-                    commits.fetch_add(1, Ordering::Relaxed);
-                }
-                Err(error) => {
-                    // Nothing of the transaction is in the database, so that each of its sessions ends here.
-                    for append in &appends {
-                        append
-                            .fate
-                            .fail(Failed::Database { path: path.display().to_string(), reason: error.to_string() });
-                    }
-                }
-            }
+            appends = write_batch(path, &mut connection, appends, commits);
         }
         for (fate, done) in barriers {
             done(fate.error().map_or(Ok(()), Err));
         }
     }
+}
+
+/// Writes the events in one transaction, or each session's in its own when that fails; returns what could not be
+/// written.
+fn write_batch(path: &Path, connection: &mut Connection, appends: Vec<Append>, commits: &AtomicU64) -> Vec<Append> {
+    let settle = |connection: &mut Connection, appends: Vec<Append>| match commit(path, connection, &appends) {
+        Ok(()) => {
+            commits.fetch_add(1, Ordering::Relaxed);
+            appends.iter().for_each(|append| append.fate.recover());
+            Ok(())
+        }
+        Err(error) => Err((appends, error.to_string())),
+    };
+    let Err((appends, _)) = settle(connection, appends) else { return Vec::new() };
+    let mut sessions: Vec<Vec<Append>> = Vec::new();
+    for append in appends {
+        match sessions.iter_mut().find(|session| session[0].session == append.session) {
+            Some(session) => session.push(append),
+            None => sessions.push(vec![append]),
+        }
+    }
+    let mut left = Vec::new();
+    for session in sessions {
+        if let Err((appends, reason)) = settle(connection, session) {
+            let failed = Failed::Database { path: path.display().to_string(), reason };
+            appends.iter().for_each(|append| append.fate.fail(failed.clone()));
+            left.extend(appends);
+        }
+    }
+    left
 }
 
 /// Everything that is queued, or `None` when nobody queues any more.
@@ -166,7 +197,7 @@ fn next_batch(queue: &Receiver<Job>) -> Option<Vec<Job>> {
 
 fn commit(path: &Path, connection: &mut Connection, appends: &[Append]) -> rusqlite::Result<()> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    for append in appends.iter().filter(|append| !append.fate.has_failed()) {
+    for append in appends.iter().filter(|append| !append.fate.is_stale()) {
         if !claim_tail(&transaction, append)? {
             let tail = transaction
                 .query_row("SELECT tail FROM sessions WHERE id = ?1", [&*append.session], |row| row.get::<_, i64>(0))

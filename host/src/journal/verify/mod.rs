@@ -71,32 +71,35 @@ pub struct Report {
 }
 
 impl Report {
+    /// No rule is broken. The record may end torn all the same.
     pub fn is_good(&self) -> bool {
         self.findings.is_empty()
     }
+
+    /// No rule is broken and nothing is left of a write that a crash cut short.
+    pub fn is_whole(&self) -> bool {
+        self.is_good() && self.torn.is_none()
+    }
 }
 
-/// One line when the session is good, otherwise one line for each finding.
+/// One line when the session is good, otherwise one more for each finding.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for finding in &self.findings {
+        for finding in self.findings.iter().chain(&self.torn) {
             let Finding { line, offset, rule, message } = finding;
             writeln!(f, "{}: line {line} (byte {offset}): {rule}: {message}", self.name)?;
         }
         let count = |n: u64, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });
         let (events, turns) = (count(self.events, "event"), count(self.turns, "turn"));
-        match self.findings.len() {
-            0 => write!(f, "{} is good: {events}, {turns}", self.name)?,
-            n => write!(f, "{} is not good: {} in {events}, {turns}", self.name, count(n as u64, "broken rule"))?,
-        }
-        if let Some(torn) = &self.torn {
-            write!(
+        match (self.findings.len(), &self.torn) {
+            (0, None) => write!(f, "{} is good: {events}, {turns}", self.name),
+            (0, Some(_)) => write!(
                 f,
-                "; a torn record ends it (line {}, byte {}), and the next writer takes it off",
-                torn.line, torn.offset
-            )?;
+                "{} keeps every rule up to its torn end: {events}, {turns}; its next run takes the torn record off",
+                self.name
+            ),
+            (n, _) => write!(f, "{} is not good: {} in {events}, {turns}", self.name, count(n as u64, "broken rule")),
         }
-        Ok(())
     }
 }
 

@@ -432,7 +432,9 @@ fn a_torn_tail_breaks_no_rule_and_is_told() {
     let report = verify(cut);
     assert!(report.is_good());
     assert_eq!(report.torn.as_ref().map(|torn| torn.line), Some(26));
-    assert!(report.to_string().contains("a torn record ends it (line 26"), "{report}");
+    assert!(!report.is_whole());
+    assert!(report.to_string().contains("line 26 (byte "), "{report}");
+    assert!(report.to_string().contains("torn-tail: ") && report.to_string().contains("its torn end"), "{report}");
     let padded = format!("{CLOSED}{}", "\0".repeat(4096));
     let report = verify(&padded);
     assert!(report.is_good());
