@@ -47,8 +47,9 @@ pub fn failure_sentence(state: &SessionState, last: &Failure, now_ms: u64) -> St
     };
     let message = last.message.trim_end_matches('.');
     let impossible = last.impossible().map_or_else(String::new, |why| format!("It cannot succeed as it is: {why}. "));
+    let asked = if last.should_retry() == Some(false) { "The provider asked not to retry it. " } else { "" };
     format!(
-        "{provider} failed {requests} in {seconds:.1} s ({}). The last failure: {message}. {impossible}{}",
+        "{provider} failed {requests} in {seconds:.1} s ({}). The last failure: {message}. {asked}{impossible}{}",
         causes.join(", "),
         remedy(last.code)
     )
@@ -101,5 +102,17 @@ mod tests {
             "deepseek failed 3 requests in 41.0 s (503 ×2, cut connection). The last failure: overloaded. \
              The provider has trouble: try later, or use another one."
         );
+    }
+
+    #[test]
+    fn a_final_failure_says_that_the_provider_asked_not_to_retry() {
+        let sentence = |should_retry| {
+            let evidence = crate::llm::Evidence { should_retry, ..Default::default() };
+            let failure = Failure::new(FailureCode::Server, "overloaded");
+            failure_sentence(&SessionState::default(), &Failure { evidence: Some(Box::new(evidence)), ..failure }, 0)
+        };
+        let said = sentence(Some(false));
+        assert!(said.contains("overloaded. The provider asked not to retry it. The provider has trouble"), "{said}");
+        assert!([None, Some(true)].into_iter().all(|word| !sentence(word).contains("asked not to")));
     }
 }
