@@ -15,7 +15,7 @@ use crate::{
     env::Env,
     llm::{
         Adapter,
-        adapters::{ConfigError, HttpProvider, Limits, ProviderConfig, Secret},
+        adapters::{Bounds, ConfigError, HttpProvider, Limits, ProviderConfig, Secret},
         route::Registry,
     },
     wasm::{EntrySpec, LoadError, Runtime},
@@ -225,7 +225,8 @@ async fn start_provider(provider: &Provider, key: Option<Secret>, env: &Env) -> 
         base_url,
         api_key: key.clone(),
         headers: Vec::new(),
-        limits: limits(&provider.limits),
+        bounds: Bounds { limits: limits(&provider.limits), max_tokens: None },
+        models: BTreeMap::new(),
         own_rows: provider.classify.clone(),
         text_hints: provider.text_hints,
     };
