@@ -362,7 +362,7 @@ impl Printer {
                     return Last { output: text, usage, status: Some(Exit::Failed), error: Some(format!("{error:#}")) };
                 }
                 if max_tokens {
-                    eprintln!("The answer stopped at the model's output limit.");
+                    eprintln!("The answer stopped at the output limit: the model's own, or the profile's `maxTokens`.");
                 }
                 Last { output: text, usage, status: Some(Exit::Completed), error: None }
             }

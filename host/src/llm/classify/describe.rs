@@ -165,7 +165,8 @@ fn limits(page: &mut String) -> std::fmt::Result {
         "
 ## Limits of time
 
-Each can be set for a provider under `limits:`. One that passes gives `TIMEOUT`, and `evidence.limit` names it.
+Each can be set for a provider under `limits:`, and for one of its models under `models:`, where it goes before the
+provider's. One that passes gives `TIMEOUT`, and `evidence.limit` names it.
 
 | key | limit | default | what it bounds |
 |---|---|---|---|
