@@ -13,7 +13,7 @@ use retake::{
     },
     llm::{
         Failure, RetryPolicy,
-        adapters::{HttpProvider, Limits, ProviderConfig, Secret},
+        adapters::{Bounds, HttpProvider, Limits, ProviderConfig, Secret},
         route::Registry,
     },
     waterfall::Waterfall,
@@ -52,7 +52,7 @@ impl WireWorld {
         let config = ProviderConfig {
             base_url: base_url.to_owned(),
             api_key: Some(Secret::new(API_KEY)),
-            limits,
+            bounds: Bounds { limits, ..Bounds::default() },
             ..ProviderConfig::default()
         };
         let adapter = HttpProvider::new(config, env.clock.clone()).expect("the test's configuration is one");

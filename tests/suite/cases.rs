@@ -14,8 +14,7 @@ use retake::{
     journal::{Body, Event, Journal, Observer},
     llm::{
         FailureCode,
-        adapters::{HttpProvider, Limits, ProviderConfig, Secret},
-        classify::OwnRows,
+        adapters::{Bounds, HttpProvider, Limits, ProviderConfig, Secret},
         route::Registry,
     },
     waterfall::Waterfall,
@@ -79,10 +78,9 @@ impl Replay {
             dialect: adapter.dialect(),
             base_url: server.base_url(),
             api_key: Some(Secret::new(KEY)),
-            limits: limits(case),
+            bounds: Bounds { limits: limits(case), ..Bounds::default() },
             text_hints: case.text_hints,
-            own_rows: OwnRows::default(),
-            headers: Vec::new(),
+            ..ProviderConfig::default()
         };
         let provider = HttpProvider::new(config, env.clock.clone()).expect("the server's address is fine");
         let routes = Arc::new(Registry::new());

@@ -12,7 +12,7 @@ use retake::{
         projection::{RetryOutcome, RetryView},
         verify::verify_file,
     },
-    llm::{FailureCode, route::Registry},
+    llm::{Evidence, Failure, FailureCode, route::Registry},
     waterfall::{Decision, Record, Waterfall},
 };
 use retake_tests::*;
@@ -169,6 +169,37 @@ async fn a_resumed_wait_lasts_only_as_long_as_what_remains_of_it() {
         host.agent.resume(&mut session, &CancellationToken::new()).await.unwrap().unwrap();
         let waited = begun.elapsed().as_millis();
         assert!((expected_ms..=expected_ms + 1).contains(&waited), "away for {away_ms} ms, waited {waited} ms");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_provider_said_about_a_retry_survives_a_crash() {
+    for (code, status, should_retry, is_repeated) in [
+        (FailureCode::Server, 503, Some(false), false),
+        (FailureCode::Server, 503, None, true),
+        (FailureCode::InvalidRequest, 400, Some(true), true),
+        (FailureCode::InvalidRequest, 400, None, false),
+    ] {
+        let evidence = Evidence { should_retry, ..Evidence::default() };
+        let failure = Failure { evidence: Some(Box::new(evidence)), ..with_status(code, status) };
+        let dir = tempfile::tempdir().unwrap();
+        let host = Host::new(vec![failing(failure)], START_MS).await;
+        host.agent.prompt(&mut host.open(dir.path()), "hi", &CancellationToken::new()).await.unwrap();
+        let text = std::fs::read_to_string(file(dir.path())).unwrap();
+        let dir = stopped_after(&up_to(&text.lines().map(str::to_owned).collect::<Vec<_>>(), "step/end"));
+        let host = Host::new(Vec::new(), START_MS).await;
+        let outcome = host.agent.resume(&mut host.open(dir.path()), &CancellationToken::new()).await.unwrap().unwrap();
+        let what = format!("{code} {should_retry:?}: {outcome:?}");
+        match &outcome {
+            TurnOutcome::Answered { .. } => assert!(is_repeated, "{what}"),
+            TurnOutcome::Failed { failure, sentence } => {
+                assert!(!is_repeated, "{what}");
+                assert_eq!(failure.should_retry(), should_retry, "{what}");
+                assert_eq!(sentence.contains("asked not to retry"), should_retry == Some(false), "{what}");
+            }
+            TurnOutcome::Cancelled => panic!("{what}"),
+        }
+        assert_eq!(host.adapter.count(), usize::from(is_repeated), "{what}");
     }
 }
 

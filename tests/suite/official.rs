@@ -5,7 +5,7 @@ use retake::{
     agent::{Attempt, Router, Target, TurnOutcome},
     env::{Entropy, Env},
     journal::{Body, Event, Observer, event::RetryMode, event::TurnEndReason},
-    llm::{Failure, FailureCode, RetryPolicy, route::Registry},
+    llm::{Evidence, Failure, FailureCode, RetryPolicy, route::Registry},
     waterfall::{Decision, Fault, FaultKind},
 };
 use retake_tests::*;
@@ -163,6 +163,32 @@ async fn a_code_that_is_not_listed_is_delegated_without_a_record() {
     assert_eq!(final_failure(world.prompt("hi").await).code, FailureCode::Auth);
     assert!(world.retries().is_empty());
     assert_eq!(adapter.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_provider_says_about_a_retry_reaches_each_component_that_comes_with_the_program() {
+    use FailureCode::*;
+    for id in ["llm-retry", "retry-strategy"] {
+        for (policy, code, word, is_retried) in [
+            (test_policy(), Server, false, false),
+            (test_policy(), InvalidRequest, true, true),
+            (test_policy(), Auth, true, false),
+            (always(json!({})), Server, false, true),
+        ] {
+            let evidence = Evidence { should_retry: Some(word), ..Evidence::default() };
+            let failed = Failure { evidence: Some(Box::new(evidence)), ..failure(code) };
+            let adapter = ScriptedAdapter::new([failing(failed)]);
+            let mut world = World::new(adapter.clone(), policy, vec![builtin(id, json!({})).await]);
+            let outcome = world.prompt("hi").await;
+            let what = format!("{id}, {code}, {word}: {outcome:?}");
+            assert_eq!(matches!(outcome, TurnOutcome::Answered { .. }), is_retried, "{what}");
+            assert_eq!(
+                (adapter.count(), world.retries().len()),
+                (1 + usize::from(is_retried), usize::from(is_retried)),
+                "{what}"
+            );
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

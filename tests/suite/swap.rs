@@ -100,6 +100,15 @@ impl Running {
         }
     }
 
+    /// Asks the model of [`PROFILE`], in a session of its own.
+    async fn prompt(&self, text: &str) -> TurnOutcome {
+        let agent = &self.host.agent;
+        let (journal, _) = Journal::in_memory("s", agent.env.clock.clone());
+        let target = Target { provider: "p".into(), model: "m".into() };
+        let mut session = Session::new(Arc::new(journal), target, None);
+        agent.prompt(&mut session, text, &CancellationToken::new()).await.unwrap()
+    }
+
     fn generation(&self) -> u64 {
         self.host.agent.waterfall.current().generation
     }
@@ -309,6 +318,63 @@ async fn a_change_of_a_providers_policy_applies_to_the_next_call_without_a_swap(
     }
     let policy = running.host.agent.routes.policy("p").unwrap();
     assert!(matches!(*policy, RetryPolicy::Always { .. }));
+}
+
+#[tokio::test]
+async fn a_changed_bound_of_a_model_applies_to_the_next_request_without_a_swap() {
+    let server = wire::chaos("ok").await;
+    let profile = |provider: &str, model: &str| {
+        let url = server.base_url();
+        format!(
+            "model: {{ provider: p, model: m }}\nproviders:\n  - provider: p\n    adapter: openai-chat\n    baseUrl: {url}\n{provider}{model}"
+        )
+    };
+    let mut running = Running::start(&profile("    maxTokens: 100\n", "")).await;
+    let mut expected = Vec::new();
+    let changes = [
+        (None, 100),
+        (Some(profile("    maxTokens: 200\n", "")), 200),
+        (Some(profile("    maxTokens: 200\n", "    models: { m: { maxTokens: 300 } }\n")), 300),
+        (Some(profile("    maxTokens: 200\n", "    models: { other: { maxTokens: 300 } }\n")), 200),
+    ];
+    for (change, tokens) in changes {
+        if let Some(profile) = change {
+            running.write("profile.yml", &profile);
+            match running.report().await {
+                Reload::Applied { change, .. } => assert!(change.routes_changed && !change.swapped, "{change:?}"),
+                Reload::Refused { reason } => panic!("{reason}"),
+            }
+        }
+        let outcome = running.prompt("name one prime").await;
+        assert!(matches!(outcome, TurnOutcome::Answered { .. }), "{outcome:?}");
+        expected.push(tokens);
+    }
+    let sent = server.requests().into_iter().map(|request| {
+        let body: serde_json::Value = serde_json::from_slice(&request.body).unwrap();
+        body["max_tokens"].as_u64().unwrap()
+    });
+    assert_eq!(sent.collect::<Vec<_>>(), expected);
+}
+
+#[tokio::test]
+async fn a_changed_limit_of_a_model_applies_to_the_next_request_without_a_swap() {
+    let server = wire::chaos("stall:0, stall:0").await;
+    let profile = |limit: u64| {
+        let url = server.base_url();
+        format!(
+            "model: {{ provider: p, model: m }}\nproviders:\n  - provider: p\n    adapter: openai-chat\n    baseUrl: {url}\n    limits: {{ firstContentMs: 60000 }}\n    retryPolicy: {{ mode: normal, maxRetries: 0 }}\n    models: {{ m: {{ limits: {{ firstContentMs: {limit} }} }} }}\n"
+        )
+    };
+    let mut running = Running::start(&profile(50)).await;
+    for limit in [50, 70] {
+        if limit != 50 {
+            running.write("profile.yml", &profile(limit));
+            running.applied().await;
+        }
+        let outcome = running.prompt("hi").await;
+        let TurnOutcome::Failed { failure, .. } = outcome else { panic!("{outcome:?}") };
+        assert!(failure.message.contains(&format!("{limit}ms (the first-content limit)")), "{}", failure.message);
+    }
 }
 
 #[tokio::test]

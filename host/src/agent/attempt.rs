@@ -112,14 +112,11 @@ pub(super) async fn run(
     }
 }
 
-/// Writes into the failure's evidence what the serving policy makes of it: of a hint, and of a failure that will only
-/// repeat itself.
+/// Writes into the failure's evidence what the serving policy makes of it: of what the provider asks for, and of a
+/// failure that will only repeat itself.
 fn note_policy(session: &Session, target: &Target, policy: Option<&RetryPolicy>, failure: &mut Failure) {
     let Some(policy) = policy else { return };
-    let code = failure.code;
-    if let Some(hint) = failure.evidence.as_mut().and_then(|evidence| evidence.hint.as_mut()) {
-        hint.judge(policy, code);
-    }
+    failure.judge(policy);
     let before = session.last_failure.as_ref().filter(|_| session.last_failed_target.as_ref() == Some(target));
     // The turns of a chain repeat the same bytes to the same model, so a refusal of the request comes again for ever.
     if matches!(policy, RetryPolicy::Always { .. })

@@ -2,7 +2,7 @@
 
 use crate::{
     journal::{SessionState, state::FailedRequest},
-    llm::{Failure, FailureCode, Usage},
+    llm::{Failure, FailureCode, HintUse, Usage},
 };
 use serde::Serialize;
 use std::fmt;
@@ -41,6 +41,9 @@ pub struct Tried {
     pub causes: Vec<Cause>,
     /// The failed requests in their order; the newest 100 of very many.
     pub attempts: Vec<FailedRequest>,
+    /// What the provider asked for last and did not get.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asked: Option<Asked>,
     pub advice: Advice,
     /// The last failure's message, for the sentence.
     #[serde(skip)]
@@ -48,6 +51,15 @@ pub struct Tried {
     /// Why the request cannot succeed however often it is repeated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub impossible: Option<String>,
+}
+
+/// A wish of the provider that ended the retries.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Asked {
+    NotToRetry,
+    /// A wait beyond the policy's longest delay, in milliseconds.
+    ToWait(f64),
 }
 
 /// One kind of failure, and how often it was met.
@@ -60,6 +72,12 @@ pub struct Cause {
     /// The limit of time that passed, as in [`crate::llm::Evidence`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
+    /// What failed in the connection, as in [`crate::llm::Evidence`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+    /// The provider's own word, where there is no status.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub provider_code: Option<String>,
     pub count: u64,
 }
 
@@ -100,6 +118,7 @@ impl Tried {
             providers,
             requests: state.failures.len() as u64,
             elapsed_ms: now_ms.saturating_sub(state.prompt_time),
+            asked: Asked::of(last),
             advice: Advice::about(last, &causes),
             causes,
             attempts: state.failures[first_listed..].to_vec(),
@@ -122,6 +141,13 @@ impl fmt::Display for Tried {
             "{provider} failed {requests} in {seconds:.1} s ({}). The last failure: {last}. ",
             causes.join(", ")
         )?;
+        match self.asked {
+            Some(Asked::NotToRetry) => f.write_str("The provider asked not to retry it. ")?,
+            Some(Asked::ToWait(ms)) => {
+                write!(f, "The provider asked to wait {}, longer than the policy's longest delay. ", wait(ms))?;
+            }
+            None => {}
+        }
         if let Some(why) = &self.impossible {
             write!(f, "It cannot succeed as it is: {why}. ")?;
         }
@@ -129,31 +155,58 @@ impl fmt::Display for Tried {
     }
 }
 
-impl Cause {
-    fn of(failed: &FailedRequest) -> Cause {
-        Cause { code: failed.code, status: failed.status, limit: failed.limit.clone(), count: 1 }
-    }
-
-    fn is_of(&self, failed: &FailedRequest) -> bool {
-        self.code == failed.code && self.status == failed.status && self.limit == failed.limit
+impl Asked {
+    fn of(last: &Failure) -> Option<Asked> {
+        if last.should_retry() == Some(false) {
+            return Some(Asked::NotToRetry);
+        }
+        let hint = last.evidence.as_ref()?.hint.as_ref()?;
+        hint.ms.filter(|_| hint.r#use == Some(HintUse::OverCap)).map(Asked::ToWait)
     }
 }
 
-/// `503 ×4`, `cut connection`, `timeout (first-content) ×2`.
+/// `45 s`, `20 min`, `3 h`.
+fn wait(ms: f64) -> String {
+    match ms / 1_000.0 {
+        seconds if seconds < 120.0 => format!("{seconds:.0} s"),
+        seconds if seconds < 7_200.0 => format!("{:.0} min", seconds / 60.0),
+        seconds => format!("{:.0} h", seconds / 3_600.0),
+    }
+}
+
+impl Cause {
+    fn of(failed: &FailedRequest) -> Cause {
+        let FailedRequest { code, status, limit, cause, provider_code, .. } = failed.clone();
+        Cause { code, status, limit, cause, provider_code: provider_code.filter(|_| status.is_none()), count: 1 }
+    }
+
+    fn is_of(&self, failed: &FailedRequest) -> bool {
+        *self == Cause { count: self.count, ..Cause::of(failed) }
+    }
+}
+
+/// `503 ×4`, `cut stream`, `name not found`, `timeout (first-content) ×2`.
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.status, self.code) {
             (Some(status), FailureCode::Quota | FailureCode::ContextOverflow) => write!(f, "{status} {}", self.code)?,
             (Some(status), _) if status >= 400 => write!(f, "{status}")?,
-            (Some(_), FailureCode::Transport) => f.write_str("cut stream")?,
-            (None, FailureCode::Transport) => f.write_str("no connection")?,
+            (_, FailureCode::Transport) => f.write_str(match self.cause.as_deref() {
+                Some("dns") => "name not found",
+                Some("connect") => "no connection",
+                Some("tls") => "TLS failed",
+                Some("proxy") => "proxy failed",
+                Some("reset") => "connection reset",
+                Some("eof") => "cut stream",
+                _ => "cut connection",
+            })?,
             (_, FailureCode::Timeout) => match &self.limit {
                 Some(limit) => write!(f, "timeout ({limit})")?,
                 None => f.write_str("timeout")?,
             },
             (_, FailureCode::EmptyResponse) => f.write_str("empty answer")?,
             (_, FailureCode::Protocol) => f.write_str("unreadable answer")?,
-            (_, code) => write!(f, "{code}")?,
+            (_, code) => write!(f, "{}", self.provider_code.as_deref().unwrap_or(code.as_str()))?,
         }
         if self.count > 1 { write!(f, " ×{}", self.count) } else { Ok(()) }
     }
@@ -202,11 +255,19 @@ impl Advice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::llm::Evidence;
+    use crate::llm::{Evidence, Hint};
     use serde_json::json;
 
     fn failed(code: FailureCode, status: Option<u16>) -> FailedRequest {
-        FailedRequest { turn: 1, provider: "deepseek".into(), code, status, limit: None }
+        FailedRequest {
+            turn: 1,
+            provider: "deepseek".into(),
+            code,
+            status,
+            limit: None,
+            cause: None,
+            provider_code: None,
+        }
     }
 
     fn state(failures: impl IntoIterator<Item = FailedRequest>) -> SessionState {
@@ -217,17 +278,21 @@ mod tests {
 
     #[test]
     fn a_final_failure_says_who_failed_how_often_how_long_and_why() {
+        let wire = |cause: &str| FailedRequest { cause: Some(cause.into()), ..failed(FailureCode::Transport, None) };
+        let word =
+            FailedRequest { provider_code: Some("content_filter".into()), ..failed(FailureCode::InvalidRequest, None) };
         let state = state([
             failed(FailureCode::Server, Some(503)),
-            failed(FailureCode::Transport, Some(200)),
-            failed(FailureCode::Transport, None),
+            wire("eof"),
+            wire("dns"),
+            word,
             failed(FailureCode::Server, Some(503)),
         ]);
         let last = Failure { status: Some(503), ..Failure::new(FailureCode::Server, "overloaded.") };
         assert_eq!(
             Tried::of(&state, &last, 42_000).to_string(),
-            "deepseek failed 4 requests in 41.0 s (503 ×2, cut stream, no connection). The last failure: overloaded. \
-             The provider has trouble: try later, or use another one."
+            "deepseek failed 5 requests in 41.0 s (503 ×2, cut stream, name not found, content_filter). The last failure: \
+             overloaded. The provider has trouble: try later, or use another one."
         );
     }
 
@@ -271,5 +336,25 @@ mod tests {
         assert!(tried.to_string().contains("(timeout (total) ×2)"), "{tried}");
         let mixed = Tried::of(&state([failed(FailureCode::Server, Some(500)), late]), &last, 1_000);
         assert_eq!(mixed.advice, Advice::CheckNetwork);
+    }
+
+    #[test]
+    fn what_the_provider_asked_for_and_did_not_get_is_said() {
+        let said = |evidence: Evidence| {
+            let failure = Failure::new(FailureCode::Server, "overloaded");
+            let failure = Failure { evidence: Some(Box::new(evidence)), ..failure };
+            Tried::of(&SessionState::default(), &failure, 0).to_string()
+        };
+        let word = |should_retry| said(Evidence { should_retry, ..Evidence::default() });
+        let forbidden = word(Some(false));
+        assert!(forbidden.contains("overloaded. The provider asked not to retry it. The provider has"), "{forbidden}");
+        assert!([None, Some(true)].into_iter().all(|asked| !word(asked).contains("asked")));
+        let hint = |r#use| {
+            let raw = "3600".to_owned();
+            let hint = Hint { source: "retry-after".into(), raw, ms: Some(3_600_000.0), r#use: Some(r#use), why: None };
+            said(Evidence { hint: Some(hint), ..Evidence::default() })
+        };
+        assert!(hint(HintUse::OverCap).contains("asked to wait 60 min, longer than"), "{}", hint(HintUse::OverCap));
+        assert!(!hint(HintUse::Adopted).contains("asked"));
     }
 }

@@ -377,7 +377,7 @@ impl Printer {
                     return Last { output: text, usage, status: Some(Exit::Failed), error, failed: None };
                 }
                 if max_tokens {
-                    eprintln!("The answer stopped at the model's output limit.");
+                    eprintln!("The answer stopped at the output limit: the model's own, or the profile's `maxTokens`.");
                 }
                 Last { output: text, usage, status: Some(Exit::Completed), ..Last::default() }
             }

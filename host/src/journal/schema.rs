@@ -94,12 +94,15 @@ mod tests {
     fn numbers_enums_and_options_are_described_as_they_are_written() {
         let validator = jsonschema::validator_for(&schema()).unwrap();
         let retry = json!({"type":"llm/retry","seq":4,"time":9,"data":{"retryId":"r","turn":1,"step":1,"provider":"p",
-            "mode":"always","policyKey":"k","retry":1,"delayMs":1.5,"failure":{"message":"m","code":"RATE_LIMIT"}}});
+            "mode":"always","policyKey":"k","retry":1,"delayMs":1.5,"failure":{"message":"m","code":"RATE_LIMIT",
+            "evidence":{"shouldRetry":false,"shouldRetryUse":"ignored"}}}});
         validator.validate(&retry).unwrap();
         for (path, value) in [
             ("/data/delayMs", json!("400")),
             ("/data/mode", json!("sometimes")),
             ("/data/failure/code", json!("NEW")),
+            ("/data/failure/evidence/shouldRetry", json!("no")),
+            ("/data/failure/evidence/shouldRetryUse", json!("adopted")),
             ("/data/retry", json!(-1)),
             ("/seq", json!(1.5)),
             ("/type", json!("llm/other")),

@@ -95,6 +95,12 @@ pub struct FailedRequest {
     /// The limit of time that passed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
+    /// What failed in the connection: the innermost kind of the cause chain.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+    /// The provider's own error code or type.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub provider_code: Option<String>,
 }
 
 impl SessionState {
@@ -167,12 +173,15 @@ impl SessionState {
             }
             Body::StepEnd(end) => {
                 if let Some(failure) = &end.failure {
+                    let evidence = failure.evidence.as_deref();
                     self.failures.push(FailedRequest {
                         turn: end.turn,
                         provider: self.routed().map(|config| config.provider.clone()).unwrap_or_default(),
                         code: failure.code,
                         status: failure.status,
-                        limit: failure.evidence.as_ref().and_then(|evidence| evidence.limit.clone()),
+                        limit: evidence.and_then(|evidence| evidence.limit.clone()),
+                        cause: evidence.and_then(|evidence| evidence.causes.last().cloned()),
+                        provider_code: evidence.and_then(|evidence| evidence.provider_code.clone()),
                     });
                 }
                 self.step = Some(StepState { step: end.step, closed: true, failure: end.failure.clone() });

@@ -5,10 +5,10 @@
 //! wherever it shows. The id of the row that matched travels in the failure's evidence.
 //!
 //! The order of the rows is the precedence: the kind of a transport fault, what the adapter itself saw in the stream,
-//! an unusual finish reason, a request beyond its limit, the provider's own word on retrying, structured codes,
-//! statuses that leave no room for doubt, wording, and last the statuses that codes and wording may refine. Codes and
-//! wording never refine a 5xx or a 402: gateways put misleading codes beside them. `x-should-retry: false` on a 5xx is
-//! another matter: it is said on purpose, and obeyed.
+//! an unusual finish reason, a request beyond its limit, structured codes, statuses that leave no room for doubt,
+//! wording, and last the statuses that codes and wording may refine. Codes and wording never refine a 5xx or a 402:
+//! gateways put misleading codes beside them. `x-should-retry` is not read here: it says what to do and not what
+//! failed, and so travels beside the code (see [`super::Evidence::should_retry`]).
 //!
 //! A user's own rows ([`OwnRows`]) go before the table. `docs/failures.md` is written from it ([`document`]).
 
@@ -110,8 +110,6 @@ pub struct Signal<'a> {
     pub too_large: bool,
     /// The HTTP status, or the one that stands inside the body of a 200.
     pub status: Option<u16>,
-    /// The provider's own word, `x-should-retry`.
-    pub should_retry: Option<bool>,
     /// The provider's error code; a number is given as its digits.
     pub code: Option<&'a str>,
     /// The provider's error type.
@@ -178,7 +176,6 @@ enum On {
     Wire(&'static [WireFault]),
     Stream(&'static [StreamFault]),
     TooLarge,
-    ShouldRetry(bool),
     /// The code or the type is one of these.
     Code(&'static [&'static str]),
     Finish(&'static [&'static str]),
@@ -207,7 +204,6 @@ impl Row {
                 On::Stream(kinds) => signal.stream.is_some_and(|kind| kinds.contains(&kind)),
                 On::TooLarge => signal.too_large,
                 On::Reported => signal.reported,
-                On::ShouldRetry(word) => signal.should_retry == Some(*word),
                 On::Code(names) => one_of(names, code) || one_of(names, kind),
                 On::Finish(names) => one_of(names, finish),
                 On::AnyFinish => finish.is_some(),

@@ -126,9 +126,47 @@ impl Failure {
         self.code == other.code && self.status == other.status && row(self) == row(other)
     }
 
+    /// Whether the provider asked for a retry, if it said anything about that.
+    pub fn should_retry(&self) -> Option<bool> {
+        self.evidence.as_ref()?.should_retry
+    }
+
+    /// Writes into the evidence what a policy makes of what the provider asked for. An executor of one's own may do
+    /// otherwise; its record then says so.
+    pub fn judge(&mut self, policy: &RetryPolicy) {
+        let (code, asked) = (self.code, self.should_retry());
+        let retried = is_retried(policy, code, asked);
+        let Some(evidence) = &mut self.evidence else { return };
+        evidence.should_retry_use =
+            asked.map(|asked| if asked == retried { ShouldRetryUse::Obeyed } else { ShouldRetryUse::Ignored });
+        if let Some(hint) = &mut evidence.hint {
+            let unused = (!retried).then(|| match asked {
+                Some(false) => "the provider asks not to retry".to_owned(),
+                Some(true) | None => format!("the policy does not retry {code}"),
+            });
+            hint.judge(policy, unused);
+        }
+    }
+
     /// Why the same request cannot succeed however often it is repeated, if that is known.
     pub fn impossible(&self) -> Option<&str> {
         self.evidence.as_ref()?.impossible.as_deref()
+    }
+}
+
+/// Whether a policy retries a failure at all, for which the provider `asked` or asked not to, as the official executor
+/// reads both.
+fn is_retried(policy: &RetryPolicy, code: FailureCode, asked: Option<bool>) -> bool {
+    use FailureCode::*;
+    match policy {
+        RetryPolicy::Always { .. } => true,
+        RetryPolicy::Normal { max_retries: 0, .. } => false,
+        RetryPolicy::Normal { retryable_codes, .. } => match asked {
+            Some(false) => false,
+            // A credential, a balance and a size stay what they are.
+            Some(true) if !matches!(code, Auth | Quota | ContextOverflow) => true,
+            Some(true) | None => retryable_codes.iter().any(|listed| listed == code.as_str()),
+        },
     }
 }
 
@@ -158,6 +196,12 @@ pub struct Evidence {
     /// The wait that the provider asked for, and what became of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<Hint>,
+    /// Whether the provider asked for a retry (true) or asked not to (false), in the header `x-should-retry`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub should_retry: Option<bool>,
+    /// What the serving policy makes of that; absent when no policy was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub should_retry_use: Option<ShouldRetryUse>,
     /// Why the same request cannot succeed however often it is repeated. Absent when it may.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub impossible: Option<String>,
@@ -186,7 +230,17 @@ pub struct Hint {
     pub why: Option<String>,
 }
 
-/// What a policy makes of a hint. An executor of one's own may do otherwise; its record then says so.
+/// What a policy makes of a provider's word on retrying.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ShouldRetryUse {
+    /// The failure is retried, or is not, as the provider asked.
+    Obeyed,
+    /// The policy does the opposite.
+    Ignored,
+}
+
+/// What a policy makes of a hint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum HintUse {
@@ -199,22 +253,16 @@ pub enum HintUse {
 }
 
 impl Hint {
-    /// Records what a policy makes of the hint of a failure with this code.
-    pub fn judge(&mut self, policy: &RetryPolicy, code: FailureCode) {
+    /// Records what a policy makes of it; `unused` is why its failure is not retried at all.
+    fn judge(&mut self, policy: &RetryPolicy, unused: Option<String>) {
         let cap = policy.backoff().max_delay_ms;
-        let listed = match policy {
-            RetryPolicy::Normal { max_retries, retryable_codes, .. } => {
-                *max_retries > 0 && retryable_codes.iter().any(|listed| listed == code.as_str())
-            }
-            RetryPolicy::Always { .. } => true,
-        };
-        let (r#use, why) = match self.ms {
-            None => (HintUse::Ignored, self.why.take()),
-            Some(_) if !listed => (HintUse::Ignored, Some(format!("the policy does not retry {code}"))),
-            Some(ms) if ms > cap => {
+        let (r#use, why) = match (self.ms, unused) {
+            (None, _) => (HintUse::Ignored, self.why.take()),
+            (Some(_), Some(unused)) => (HintUse::Ignored, Some(unused)),
+            (Some(ms), None) if ms > cap => {
                 (HintUse::OverCap, Some(format!("it is longer than backoff.maxDelayMs, which is {cap}")))
             }
-            Some(_) => (HintUse::Adopted, None),
+            (Some(_), None) => (HintUse::Adopted, None),
         };
         self.r#use = Some(r#use);
         self.why = why;
@@ -226,11 +274,19 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn judged(policy: serde_json::Value, code: FailureCode, ms: Option<f64>) -> (Option<HintUse>, Option<String>) {
+    /// The evidence of a failure with a hint and a word on retrying, after a policy has judged both.
+    fn judge(policy: serde_json::Value, code: FailureCode, ms: Option<f64>, should_retry: Option<bool>) -> Evidence {
         let policy = RetryPolicy::resolve(Some(&policy), "retryPolicy").unwrap();
         let why = ms.is_none().then(|| "it is not above zero".to_owned());
-        let mut hint = Hint { source: "retry-after".into(), raw: "x".into(), ms, r#use: None, why };
-        hint.judge(&policy, code);
+        let hint = Hint { source: "retry-after".into(), raw: "x".into(), ms, r#use: None, why };
+        let evidence = Evidence { hint: Some(hint), should_retry, ..Evidence::default() };
+        let mut failure = Failure { evidence: Some(Box::new(evidence)), ..Failure::new(code, "no") };
+        failure.judge(&policy);
+        *failure.evidence.unwrap()
+    }
+
+    fn judged(policy: serde_json::Value, code: FailureCode, ms: Option<f64>) -> (Option<HintUse>, Option<String>) {
+        let hint = judge(policy, code, ms, None).hint.unwrap();
         (hint.r#use, hint.why)
     }
 
@@ -246,6 +302,54 @@ mod tests {
         assert_eq!(judged(normal(), FailureCode::Auth, Some(1.0)).0, Some(HintUse::Ignored));
         assert_eq!(judged(json!({"mode": "always"}), FailureCode::Auth, Some(1.0)).0, Some(HintUse::Adopted));
         assert_eq!(judged(json!({"mode": "normal", "maxRetries": 0}), code, Some(1.0)).0, Some(HintUse::Ignored));
+    }
+
+    #[test]
+    fn the_providers_word_is_obeyed_by_a_normal_policy_and_changes_nothing_for_always() {
+        use FailureCode::*;
+        let normal = || json!({"mode": "normal"});
+        let listing = |code: FailureCode| json!({"mode": "normal", "retryableCodes": [code.as_str()]});
+        for (policy, code, asked, expected) in [
+            (normal(), Server, false, ShouldRetryUse::Obeyed),
+            (normal(), InvalidRequest, false, ShouldRetryUse::Obeyed),
+            (normal(), InvalidRequest, true, ShouldRetryUse::Obeyed),
+            (normal(), Auth, true, ShouldRetryUse::Ignored),
+            (normal(), Quota, true, ShouldRetryUse::Ignored),
+            (normal(), ContextOverflow, true, ShouldRetryUse::Ignored),
+            (listing(Auth), Auth, true, ShouldRetryUse::Obeyed),
+            (listing(Auth), Auth, false, ShouldRetryUse::Obeyed),
+            (json!({"mode": "normal", "maxRetries": 0}), Server, true, ShouldRetryUse::Ignored),
+            (json!({"mode": "always"}), Server, false, ShouldRetryUse::Ignored),
+            (json!({"mode": "always"}), Auth, true, ShouldRetryUse::Obeyed),
+        ] {
+            let evidence = judge(policy.clone(), code, Some(1.0), Some(asked));
+            assert_eq!(evidence.should_retry_use, Some(expected), "{policy} {code} {asked}");
+        }
+        assert_eq!(judge(normal(), Server, Some(1.0), None).should_retry_use, None);
+    }
+
+    #[test]
+    fn a_hint_beside_a_word_is_used_as_the_word_is() {
+        let normal = || json!({"mode": "normal"});
+        let hint = judge(normal(), FailureCode::RateLimit, Some(1.0), Some(false)).hint.unwrap();
+        assert_eq!(hint.r#use, Some(HintUse::Ignored));
+        assert_eq!(hint.why.as_deref(), Some("the provider asks not to retry"));
+        let hint = judge(normal(), FailureCode::InvalidRequest, Some(1.0), Some(true)).hint.unwrap();
+        assert_eq!(hint.r#use, Some(HintUse::Adopted));
+        let hint = judge(json!({"mode": "always"}), FailureCode::RateLimit, Some(1.0), Some(false)).hint.unwrap();
+        assert_eq!(hint.r#use, Some(HintUse::Adopted));
+    }
+
+    #[test]
+    fn the_providers_word_stands_in_a_journal_with_what_was_made_of_it() {
+        let evidence = Evidence {
+            should_retry: Some(false),
+            should_retry_use: Some(ShouldRetryUse::Obeyed),
+            ..Evidence::default()
+        };
+        let json = serde_json::to_string(&evidence).unwrap();
+        assert_eq!(json, r#"{"shouldRetry":false,"shouldRetryUse":"obeyed"}"#);
+        assert_eq!(serde_json::from_str::<Evidence>(&json).unwrap(), evidence);
     }
 
     #[test]

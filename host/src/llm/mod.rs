@@ -12,7 +12,7 @@ pub mod policy;
 pub mod retry_after;
 pub mod route;
 
-pub use failure::{Evidence, Failure, FailureCode, Hint, HintUse};
+pub use failure::{Evidence, Failure, FailureCode, Hint, HintUse, ShouldRetryUse};
 pub use message::{Block, BlockType, Chunk, FinishReason, Message, Request, Role, Usage};
 pub use policy::{Backoff, PolicyError, RetryPolicy};
 pub use route::{PreparedCall, Registry, RouteError};

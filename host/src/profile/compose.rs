@@ -7,8 +7,8 @@
 use super::{
     builtin,
     composed::{
-        AdapterKind, ComposedProfile, DEFAULT_DRAIN_TIMEOUT_MS, Endpoint, Entry, Layer, Model, Origin, Provider,
-        ProviderLimits,
+        AdapterKind, ComposedProfile, DEFAULT_DRAIN_TIMEOUT_MS, Endpoint, Entry, Layer, Model, ModelSettings, Origin,
+        Provider, ProviderLimits,
     },
     document::{self, BundleKind, BundleRef, Document, NewProvider, ProviderKeys},
     error::{Place, ProfileError, ProfileErrors, Warning, did_you_mean, nearest},
@@ -22,6 +22,7 @@ use crate::llm::{FailureCode, RetryPolicy, classify::OwnRows, policy::PolicyErro
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
+    num::NonZeroU32,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -177,6 +178,9 @@ struct DraftProvider {
     endpoint: Option<Endpoint>,
     api_key_env: Option<String>,
     limits: ProviderLimits,
+    max_tokens: Option<NonZeroU32>,
+    models: BTreeMap<String, ModelSettings>,
+    model_provenance: BTreeMap<String, BTreeMap<&'static str, Origin>>,
     text_hints: bool,
     classify: OwnRows,
     policy: LayeredPolicy,
@@ -217,6 +221,9 @@ impl Composition {
             endpoint: None,
             api_key_env: None,
             limits: ProviderLimits::default(),
+            max_tokens: None,
+            models: BTreeMap::new(),
+            model_provenance: BTreeMap::new(),
             text_hints: false,
             classify: OwnRows::default(),
             policy: LayeredPolicy::default(),
@@ -353,6 +360,9 @@ impl Composition {
             endpoint: draft.endpoint?,
             api_key_env: draft.api_key_env,
             limits: draft.limits,
+            max_tokens: draft.max_tokens,
+            models: draft.models,
+            model_provenance: draft.model_provenance,
             text_hints: draft.text_hints,
             classify: draft.classify,
             provenance: draft.provenance,
@@ -384,6 +394,24 @@ impl DraftProvider {
         if let Some(limits) = keys.limits {
             self.provenance.insert("limits", origin("limits"));
             self.limits = limits;
+        }
+        if keys.max_tokens.is_some() {
+            self.provenance.insert("maxTokens", origin("maxTokens"));
+            self.max_tokens = keys.max_tokens;
+        }
+        for (name, settings) in keys.models {
+            let path = join(&join(path, "models"), &name);
+            let origin = |key: &str| Origin::new(layer, source, join(&path, key));
+            let provenance = self.model_provenance.entry(name.clone()).or_default();
+            let model = self.models.entry(name).or_default();
+            if settings.max_tokens.is_some() {
+                provenance.insert("maxTokens", origin("maxTokens"));
+                model.max_tokens = settings.max_tokens;
+            }
+            if settings.limits.is_some() {
+                provenance.insert("limits", origin("limits"));
+                model.limits = settings.limits;
+            }
         }
         if let Some(text_hints) = keys.text_hints {
             self.provenance.insert("textHints", origin("textHints"));

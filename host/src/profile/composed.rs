@@ -10,6 +10,7 @@ use serde_json::Value;
 use std::{
     collections::BTreeMap,
     fmt,
+    num::NonZeroU32,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -151,6 +152,29 @@ pub struct ProviderLimits {
     pub total_ms: Option<u64>,
 }
 
+impl ProviderLimits {
+    /// These, and those of `base` where these say nothing.
+    pub fn over(self, base: ProviderLimits) -> ProviderLimits {
+        ProviderLimits {
+            connect_ms: self.connect_ms.or(base.connect_ms),
+            first_byte_ms: self.first_byte_ms.or(base.first_byte_ms),
+            first_content_ms: self.first_content_ms.or(base.first_content_ms),
+            content_ms: self.content_ms.or(base.content_ms),
+            idle_ms: self.idle_ms.or(base.idle_ms),
+            total_ms: self.total_ms.or(base.total_ms),
+        }
+    }
+}
+
+/// What one model of a provider has of its own; what is absent is the provider's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ModelSettings {
+    /// The most tokens of an answer, at most 2,147,483,647.
+    pub max_tokens: Option<NonZeroU32>,
+    /// Laid key by key over the provider's.
+    pub limits: Option<ProviderLimits>,
+}
+
 /// A route to a provider.
 #[derive(Clone, Debug)]
 pub struct Provider {
@@ -160,6 +184,12 @@ pub struct Provider {
     /// The name of the environment variable that holds the key.
     pub api_key_env: Option<String>,
     pub limits: ProviderLimits,
+    /// The most tokens of an answer, at most 2,147,483,647; what is absent has the adapter's default.
+    pub max_tokens: Option<NonZeroU32>,
+    /// What single models have of their own, by the name that a request asks for.
+    pub models: BTreeMap<String, ModelSettings>,
+    /// Where `maxTokens` and `limits` of each of `models` were set.
+    pub model_provenance: BTreeMap<String, BTreeMap<&'static str, Origin>>,
     /// Whether a wait may be read from the prose of an error.
     pub text_hints: bool,
     /// The provider's own rows of classification.
@@ -170,7 +200,8 @@ pub struct Provider {
     pub policy_config: Option<Value>,
     /// Where each effective key of the policy was set.
     pub policy_origins: Vec<KeyOrigin>,
-    /// Where `provider`, `adapter`, `baseUrl`, `chaos`, `apiKeyEnv`, `limits`, `textHints` and `classify` were set.
+    /// Where `provider`, `adapter`, `baseUrl`, `chaos`, `apiKeyEnv`, `limits`, `maxTokens`, `textHints` and `classify`
+    /// were set.
     pub provenance: BTreeMap<&'static str, Origin>,
 }
 

@@ -4,18 +4,22 @@
 
 use super::{
     builtin,
-    composed::{AdapterKind, Endpoint, JournalKind, Model, ProviderLimits},
+    composed::{AdapterKind, Endpoint, JournalKind, Model, ModelSettings, ProviderLimits},
     error::{Place, ProfileError, nearest},
     fields::{Fields, Reader, describe},
     home::absolute,
     own_rows::own_rows,
+    source::join,
 };
 use crate::llm::classify::OwnRows;
 use serde_json::{Map, Value};
-use std::path::PathBuf;
+use std::{collections::BTreeMap, num::NonZeroU32, path::PathBuf};
 
 /// The longest timeout, in milliseconds: the longest timer that every platform can hold.
 const MAX_MS: u64 = crate::llm::policy::MAX_TIMER_MS as u64;
+
+/// The most tokens that an answer may be bounded to: servers read the number into 32 bits with a sign.
+const MAX_TOKENS: u64 = i32::MAX as u64;
 
 /// What a `profile.yml` says. A part that was wrong is absent, and stands in the reader's errors.
 pub struct Document<'s> {
@@ -41,6 +45,9 @@ pub struct ProviderKeys<'s> {
     pub endpoint: Option<Endpoint>,
     pub api_key_env: Option<String>,
     pub limits: Option<ProviderLimits>,
+    pub max_tokens: Option<NonZeroU32>,
+    /// Laid over lower layers model by model, and within a model key by key.
+    pub models: BTreeMap<String, ModelSettings>,
     pub text_hints: Option<bool>,
     pub classify: Option<OwnRows>,
     /// Raw: it is laid over lower layers before it is checked.
@@ -63,8 +70,20 @@ pub enum BundleKind {
 
 const PROFILE_KEYS: [&str; 5] = ["model", "providers", "bundles", "journal", "drainTimeoutMs"];
 const MODEL_KEYS: [&str; 3] = ["provider", "model", "system"];
-pub const PROVIDER_KEYS: [&str; 9] =
-    ["provider", "adapter", "baseUrl", "apiKeyEnv", "chaos", "retryPolicy", "limits", "textHints", "classify"];
+pub const PROVIDER_KEYS: [&str; 11] = [
+    "provider",
+    "adapter",
+    "baseUrl",
+    "apiKeyEnv",
+    "chaos",
+    "retryPolicy",
+    "limits",
+    "maxTokens",
+    "models",
+    "textHints",
+    "classify",
+];
+const MODEL_SETTINGS_KEYS: [&str; 2] = ["maxTokens", "limits"];
 const LIMIT_KEYS: [&str; 6] = ["connectMs", "firstByteMs", "firstContentMs", "contentMs", "idleMs", "totalMs"];
 
 /// Reads the whole file; what is wrong goes into `reader.errors`.
@@ -179,6 +198,8 @@ pub fn provider_keys<'s>(fields: &Fields<'s>, reader: &mut Reader<'s>) -> Provid
         endpoint,
         api_key_env: api_key_env(fields, reader),
         limits: limits(fields, reader),
+        max_tokens: max_tokens(fields, reader),
+        models: models(fields, reader),
         text_hints: fields.flag("textHints", reader),
         classify: own_rows(fields, reader),
         retry_policy,
@@ -228,6 +249,36 @@ fn limits<'s>(fields: &Fields<'s>, reader: &mut Reader<'s>) -> Option<ProviderLi
         idle_ms: fields.whole_ms("idleMs", 1, MAX_MS, reader),
         total_ms: fields.whole_ms("totalMs", 0, MAX_MS, reader),
     })
+}
+
+fn max_tokens(fields: &Fields<'_>, reader: &mut Reader<'_>) -> Option<NonZeroU32> {
+    let tokens = fields.whole("maxTokens", "tokens", 1, MAX_TOKENS, reader)?;
+    u32::try_from(tokens).ok().and_then(NonZeroU32::new)
+}
+
+fn models<'s>(fields: &Fields<'s>, reader: &mut Reader<'s>) -> BTreeMap<String, ModelSettings> {
+    let path = fields.at("models");
+    let named = match fields.get("models") {
+        None => return BTreeMap::new(),
+        Some(Value::Object(named)) => named,
+        Some(other) => {
+            reader.wrong_type(&path, other, "a mapping of models, by the name by which the provider knows each");
+            return BTreeMap::new();
+        }
+    };
+    let mut models = BTreeMap::new();
+    for (name, value) in named {
+        let path = join(&path, name);
+        if name.trim().is_empty() {
+            reader.bad_value(&path, "an empty name", "it is the name by which the provider knows the model");
+        }
+        let what = "a mapping with the keys maxTokens and limits";
+        if let Some(fields) = reader.mapping(value, &path, what, &MODEL_SETTINGS_KEYS) {
+            let settings = ModelSettings { max_tokens: max_tokens(&fields, reader), limits: limits(&fields, reader) };
+            models.insert(name.clone(), settings);
+        }
+    }
+    models
 }
 
 fn bundles(fields: &Fields<'_>, reader: &mut Reader<'_>) -> Vec<BundleRef> {

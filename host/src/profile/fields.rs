@@ -151,9 +151,14 @@ impl<'s> Fields<'s> {
 
     /// A whole number of milliseconds within bounds, both included, if it is there.
     pub fn whole_ms(&self, key: &str, min: u64, max: u64, reader: &mut Reader<'_>) -> Option<u64> {
+        self.whole(key, "milliseconds", min, max, reader)
+    }
+
+    /// A whole number of something, named by `unit`, within bounds, both included, if it is there.
+    pub fn whole(&self, key: &str, unit: &str, min: u64, max: u64, reader: &mut Reader<'_>) -> Option<u64> {
         let value = self.get(key)?;
         let Value::Number(number) = value else {
-            reader.wrong_type(&self.at(key), value, "a whole number of milliseconds");
+            reader.wrong_type(&self.at(key), value, &format!("a whole number of {unit}"));
             return None;
         };
         let whole = number.as_u64().or_else(|| {
@@ -163,7 +168,7 @@ impl<'s> Fields<'s> {
         match whole {
             Some(whole) if (min..=max).contains(&whole) => Some(whole),
             _ => {
-                let allowed = format!("it is a whole number of milliseconds from {min} to {max}");
+                let allowed = format!("it is a whole number of {unit} from {min} to {max}");
                 reader.bad_value(&self.at(key), number.to_string(), allowed);
                 None
             }

@@ -6,7 +6,9 @@
 
 use super::{
     components,
-    composed::{ComponentRef, ComposedProfile, Endpoint, Entry, MissingApiKey, Provider, ProviderLimits},
+    composed::{
+        ComponentRef, ComposedProfile, Endpoint, Entry, MissingApiKey, ModelSettings, Provider, ProviderLimits,
+    },
     error::Place,
 };
 use crate::{
@@ -15,7 +17,7 @@ use crate::{
     env::Env,
     llm::{
         Adapter,
-        adapters::{ConfigError, HttpProvider, Limits, ProviderConfig, Secret},
+        adapters::{Bounds, ConfigError, HttpProvider, Limits, ProviderConfig, Secret},
         route::Registry,
     },
     wasm::{EntrySpec, LoadError, Runtime},
@@ -185,6 +187,8 @@ async fn prepare_providers(
         let kept = in_service.get(&provider.name).filter(|old| {
             old.provider.endpoint == provider.endpoint
                 && old.provider.limits == provider.limits
+                && old.provider.max_tokens == provider.max_tokens
+                && old.provider.models == provider.models
                 && old.provider.text_hints == provider.text_hints
                 && old.provider.classify == provider.classify
                 && old.provider.adapter == provider.adapter
@@ -225,7 +229,8 @@ async fn start_provider(provider: &Provider, key: Option<Secret>, env: &Env) -> 
         base_url,
         api_key: key.clone(),
         headers: Vec::new(),
-        limits: limits(&provider.limits),
+        bounds: bounds(provider, &ModelSettings::default()),
+        models: provider.models.iter().map(|(name, own)| (name.clone(), bounds(provider, own))).collect(),
         own_rows: provider.classify.clone(),
         text_hints: provider.text_hints,
     };
@@ -234,8 +239,16 @@ async fn start_provider(provider: &Provider, key: Option<Secret>, env: &Env) -> 
     Ok(InService { provider: provider.clone(), key, adapter: Arc::new(adapter), chaos })
 }
 
+/// What holds for a model with these settings of its own.
+fn bounds(provider: &Provider, own: &ModelSettings) -> Bounds {
+    Bounds {
+        limits: limits(own.limits.unwrap_or_default().over(provider.limits)),
+        max_tokens: own.max_tokens.or(provider.max_tokens),
+    }
+}
+
 /// What is configured, and the defaults for the rest.
-fn limits(configured: &ProviderLimits) -> Limits {
+fn limits(configured: ProviderLimits) -> Limits {
     let defaults = Limits::default();
     let millis = |configured: Option<u64>, default| configured.map_or(default, Duration::from_millis);
     Limits {

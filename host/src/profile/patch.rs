@@ -1,8 +1,11 @@
 //! Reads one patch file into a list of edits. What an edit does to the rows is the composition's concern.
 //!
 //! A file is a list. An item with `insert` adds rows; one with `id` addresses a row and replaces keys as wholes; one
-//! with `provider` addresses a provider. A file is strict about its own shape (unknown keys, types: errors) and lenient
-//! about what it refers to (an id that a lower layer no longer has: a warning), since layers change independently.
+//! with `provider` addresses a provider and replaces its keys as wholes too, except for two: `retryPolicy` is laid over
+//! what is there key by key (see `policy`), and `models` model by model and, within a model, key by key.
+//!
+//! A file is strict about its own shape (unknown keys, types: errors) and lenient about what it refers to (an id that a
+//! lower layer no longer has: a warning), since layers change independently.
 
 use super::{
     builtin,

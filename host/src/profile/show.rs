@@ -2,7 +2,7 @@
 
 use super::{
     components::component_digest,
-    composed::{ComposedProfile, Endpoint, Entry, Origin, Provider},
+    composed::{ComposedProfile, Endpoint, Entry, ModelSettings, Origin, Provider, ProviderLimits},
     policy::KeyOrigin,
 };
 use crate::llm::RetryPolicy;
@@ -51,6 +51,12 @@ fn write(profile: &ComposedProfile, out: &mut String) -> std::fmt::Result {
         writeln!(out, "  {}{used}", provider.name)?;
         let rows = provider_values(provider);
         table(out, rows.into_iter().map(|(key, value)| (key, value_text(&value), provider.provenance.get(key))))?;
+        for (name, settings) in &provider.models {
+            writeln!(out, "    model {name}")?;
+            let origin = |key| provider.model_provenance.get(name)?.get(key);
+            let rows = model_values(settings).into_iter();
+            table(out, rows.map(|(key, value)| (key, value_text(&value), origin(key))))?;
+        }
         writeln!(out, "    retry policy")?;
         let policy = policy_json(&provider.policy);
         let rows = provider.policy_origins.iter().map(|KeyOrigin { key, origin }| {
@@ -103,19 +109,8 @@ fn provider_values(provider: &Provider) -> Vec<(&'static str, Value)> {
         Endpoint::Chaos(script) => ("chaos", json!(script)),
     });
     rows.extend(provider.api_key_env.as_ref().map(|variable| ("apiKeyEnv", json!(variable))));
-    let limits = [
-        ("connectMs", provider.limits.connect_ms),
-        ("firstByteMs", provider.limits.first_byte_ms),
-        ("firstContentMs", provider.limits.first_content_ms),
-        ("contentMs", provider.limits.content_ms),
-        ("idleMs", provider.limits.idle_ms),
-        ("totalMs", provider.limits.total_ms),
-    ];
-    let limits: Map<String, Value> =
-        limits.into_iter().filter_map(|(key, ms)| Some((key.to_owned(), json!(ms?)))).collect();
-    if !limits.is_empty() {
-        rows.push(("limits", Value::Object(limits)));
-    }
+    rows.extend(limits_value(&provider.limits).map(|limits| ("limits", limits)));
+    rows.extend(provider.max_tokens.map(|tokens| ("maxTokens", json!(tokens))));
     if provider.text_hints {
         rows.push(("textHints", json!(true)));
     }
@@ -124,6 +119,27 @@ fn provider_values(provider: &Provider) -> Vec<(&'static str, Value)> {
         rows.push(("classify", own.iter().map(|row| json!(format!("{} → {}", row.id, row.code))).collect()));
     }
     rows
+}
+
+fn model_values(settings: &ModelSettings) -> Vec<(&'static str, Value)> {
+    let limits = settings.limits.as_ref().and_then(limits_value).map(|limits| ("limits", limits));
+    let max_tokens = settings.max_tokens.map(|tokens| ("maxTokens", json!(tokens)));
+    limits.into_iter().chain(max_tokens).collect()
+}
+
+/// The limits that are set, if any is.
+fn limits_value(limits: &ProviderLimits) -> Option<Value> {
+    let limits = [
+        ("connectMs", limits.connect_ms),
+        ("firstByteMs", limits.first_byte_ms),
+        ("firstContentMs", limits.first_content_ms),
+        ("contentMs", limits.content_ms),
+        ("idleMs", limits.idle_ms),
+        ("totalMs", limits.total_ms),
+    ];
+    let set: Map<String, Value> =
+        limits.into_iter().filter_map(|(key, ms)| Some((key.to_owned(), json!(ms?)))).collect();
+    (!set.is_empty()).then_some(Value::Object(set))
 }
 
 /// A text as it is, anything else as JSON.
@@ -186,6 +202,9 @@ pub fn to_json(profile: &ComposedProfile) -> Value {
         "providers": profile.providers.iter().map(|provider| {
             let mut object = Map::from_iter([("provider".to_owned(), json!(provider.name))]);
             object.extend(provider_values(provider).into_iter().map(|(key, value)| (key.to_owned(), value)));
+            if !provider.models.is_empty() {
+                object.insert("models".to_owned(), models_json(provider));
+            }
             object.insert("retryPolicy".to_owned(), policy_json(&provider.policy));
             object.insert("origins".to_owned(), origins(&provider.provenance));
             let set = provider.policy_origins.iter().filter_map(|set| Some((set.key.to_owned(), origin(set.origin.as_ref()?))));
@@ -197,6 +216,18 @@ pub fn to_json(profile: &ComposedProfile) -> Value {
         })).collect::<Vec<_>>(),
         "inputs": profile.inputs.iter().map(|input| input.to_string_lossy()).collect::<Vec<_>>(),
     })
+}
+
+/// What single models have of their own, in the shape of `models`, each with its origins.
+fn models_json(provider: &Provider) -> Value {
+    let of_model = |(name, settings): (&String, &ModelSettings)| {
+        let mut object: Map<String, Value> =
+            model_values(settings).into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        let set = provider.model_provenance.get(name).map_or_else(|| json!({}), origins);
+        object.insert("origins".to_owned(), set);
+        (name.clone(), Value::Object(object))
+    };
+    Value::Object(provider.models.iter().map(of_model).collect())
 }
 
 fn origins(provenance: &BTreeMap<&'static str, Origin>) -> Value {

@@ -34,6 +34,7 @@ impl From<&plain::FailedStep> for types::FailedStep {
                 status: step.failure.status,
                 retry_after_ms: step.failure.provider_retry_after_ms,
                 request_id: step.failure.request_id.clone(),
+                should_retry: step.failure.should_retry(),
             },
             policy: step.policy.as_ref().map(Into::into),
             pending: step.pending.as_ref().map(|pending| types::PendingRetry {

@@ -62,6 +62,7 @@ fn plain(step: wit::FailedStep) -> FailedStep {
         provider: step.provider,
         code: step.failure.code,
         retry_after_ms: step.failure.retry_after_ms,
+        should_retry: step.failure.should_retry,
         policy: step.policy.map(|policy| match policy {
             wit::Policy::Normal(wit::NormalPolicy { max_retries, retryable_codes, backoff }) => {
                 Policy::Normal { max_retries, retryable_codes, backoff: plain_backoff(backoff) }

@@ -9,6 +9,8 @@ pub struct FailedStep {
     pub code: String,
     /// The wait that the provider asked for, in milliseconds.
     pub retry_after_ms: Option<f64>,
+    /// Whether the provider asks for a retry, or asks for none; `None` when it says nothing.
+    pub should_retry: Option<bool>,
     /// The policy of the registration that served the call.
     pub policy: Option<Policy>,
     /// An earlier wait for this step that was interrupted.

@@ -62,6 +62,7 @@ fn plain(step: wit::FailedStep) -> FailedStep {
         provider: step.provider,
         code: step.failure.code,
         retry_after_ms: step.failure.retry_after_ms,
+        should_retry: step.failure.should_retry,
         declared: step.policy.map(|policy| match policy {
             wit::Policy::Normal(_) => Declared::Normal,
             wit::Policy::Always(_) => Declared::Always,

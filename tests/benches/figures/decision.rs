@@ -130,6 +130,7 @@ fn plain(step: &FailedStep) -> data::FailedStep {
         provider: step.provider.clone(),
         code: step.failure.code.to_string(),
         retry_after_ms: step.failure.provider_retry_after_ms,
+        should_retry: step.failure.should_retry(),
         policy: step.policy.as_ref().map(|policy| match policy {
             RetryPolicy::Normal { max_retries, retryable_codes, backoff: b } => data::Policy::Normal {
                 max_retries: *max_retries,

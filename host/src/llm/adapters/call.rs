@@ -7,7 +7,7 @@ use super::{
     answer::{Answer, Progress},
     http::{self, WireError},
     naming::{Naming, Refusal},
-    provider::Prepared,
+    provider::{Bounds, Prepared, Served},
     sse::{Decoder, Event},
 };
 use crate::llm::{
@@ -42,6 +42,8 @@ enum State {
 /// One call. Everything that it holds is made for it and dropped with it.
 pub(super) struct Call {
     provider: Arc<Prepared>,
+    /// What the request's model is asked with.
+    served: Served,
     request: Arc<Request>,
     cancel: CancellationToken,
     queue: VecDeque<Chunk>,
@@ -65,6 +67,7 @@ impl Call {
     ) -> BoxStream<'static, Chunk> {
         let now = Instant::now();
         let call = Call {
+            served: provider.served(&request.model).clone(),
             request,
             cancel,
             queue: VecDeque::new(),
@@ -129,12 +132,13 @@ impl Call {
     async fn send(&mut self) -> Result<State, Box<Failure>> {
         self.started = Instant::now();
         let provider = self.provider.clone();
-        let limits = provider.limits;
-        let built = provider
+        let Bounds { limits, max_tokens } = self.served.bounds;
+        let built = self
+            .served
             .client
             .get_or_init(|| http::client(&provider.url, &limits).map_err(|error| WireError::of(&error).text));
         let client = built.as_ref().map_err(|text| self.naming.no_client(text))?;
-        let body = provider.dialect.body(&self.request).map_err(|error| self.naming.unwritable(&error))?;
+        let body = provider.dialect.body(&self.request, max_tokens).map_err(|error| self.naming.unwritable(&error))?;
         self.naming.sending(&body);
         let sending = client.post(provider.url.clone()).headers(provider.headers.clone()).body(body).send();
         let first_byte = self.started + limits.first_byte;
@@ -174,17 +178,17 @@ impl Call {
     /// When the whole call has to be over; far away when there is no such limit.
     fn deadline(&self) -> Instant {
         const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-        self.started + self.provider.limits.total.unwrap_or(FAR)
+        self.started + self.served.bounds.limits.total.unwrap_or(FAR)
     }
 
     fn over_total(&self) -> Box<Failure> {
-        let total = self.provider.limits.total.unwrap_or_default();
+        let total = self.served.bounds.limits.total.unwrap_or_default();
         self.naming.timeout("total", "total", total, "was not done with its answer")
     }
 
     /// Reads the next piece of the body.
     async fn read(&mut self, mut response: Response) -> Result<State, Box<Failure>> {
-        let limits = self.provider.limits;
+        let limits = self.served.bounds.limits;
         let (content, name) = match self.has_content {
             false => (limits.first_content, "first-content"),
             true => (limits.content, "content"),

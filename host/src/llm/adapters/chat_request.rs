@@ -4,12 +4,15 @@
 
 use crate::llm::{Block, Request, Role};
 use serde::Serialize;
+use std::num::NonZeroU32;
 
 /// Field order is the order on the wire, here and below.
 #[derive(Serialize)]
 struct WireRequest<'a> {
     model: &'a str,
     messages: Vec<WireMessage<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_tokens: Option<NonZeroU32>,
     stream: bool,
     stream_options: WireStreamOptions,
 }
@@ -40,11 +43,11 @@ struct WireFunction<'a> {
     arguments: &'a str,
 }
 
-/// Writes the request as JSON.
+/// Writes the request as JSON. `max_tokens` bounds the answer; without it, the provider's own bound holds.
 ///
 /// # Errors
-/// None that is known: every part is a string, a list or a flag.
-pub(super) fn wire_body(request: &Request) -> Result<Vec<u8>, serde_json::Error> {
+/// None that is known: every part is a string, a list, a number or a flag.
+pub(super) fn wire_body(request: &Request, max_tokens: Option<NonZeroU32>) -> Result<Vec<u8>, serde_json::Error> {
     let system = request.system.as_ref();
     let system = system.map(|text| WireMessage { role: "system", content: text.clone(), tool_calls: vec![] });
     let messages = request.messages.iter().map(|message| {
@@ -74,6 +77,7 @@ pub(super) fn wire_body(request: &Request) -> Result<Vec<u8>, serde_json::Error>
     serde_json::to_vec(&WireRequest {
         model: &request.model,
         messages: system.into_iter().chain(messages).collect(),
+        max_tokens,
         stream: true,
         stream_options: WireStreamOptions { include_usage: true },
     })
@@ -93,7 +97,7 @@ mod tests {
             Message { role: Role::User, content: vec![text("a"), text("b")] },
             Message { role: Role::Assistant, content: assistant },
         ];
-        let body = wire_body(&Request { model: "m".to_owned(), system: None, messages }).unwrap();
+        let body = wire_body(&Request { model: "m".to_owned(), system: None, messages }, None).unwrap();
         let value: serde_json::Value = serde_json::from_slice(&body).unwrap();
         assert_eq!(
             value["messages"],

@@ -7,6 +7,7 @@ use super::{
 };
 use crate::llm::Request;
 use reqwest::header::{AUTHORIZATION, HeaderName, HeaderValue, InvalidHeaderValue};
+use std::num::NonZeroU32;
 
 /// One protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,12 +51,12 @@ impl Dialect {
         })
     }
 
-    /// The body of a request; equal requests give equal bytes.
-    pub(super) fn body(self, request: &Request) -> Result<Vec<u8>, serde_json::Error> {
+    /// The body of a request whose answer has at most `max_tokens`; equal requests give equal bytes.
+    pub(super) fn body(self, request: &Request, max_tokens: Option<NonZeroU32>) -> Result<Vec<u8>, serde_json::Error> {
         match self {
-            Dialect::OpenAiChat => chat_request::wire_body(request),
-            Dialect::AnthropicMessages => messages_request::wire_body(request),
-            Dialect::OpenAiResponses => responses_request::wire_body(request),
+            Dialect::OpenAiChat => chat_request::wire_body(request, max_tokens),
+            Dialect::AnthropicMessages => messages_request::wire_body(request, max_tokens),
+            Dialect::OpenAiResponses => responses_request::wire_body(request, max_tokens),
         }
     }
 

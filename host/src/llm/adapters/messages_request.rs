@@ -5,9 +5,10 @@
 use crate::llm::{Block, Request, Role};
 use serde::Serialize;
 use serde_json::{Value, json};
+use std::num::NonZeroU32;
 
-/// The protocol demands a bound on the answer, and a request of ours has none. Every current model allows this much.
-pub(super) const MAX_TOKENS: u32 = 8192;
+/// The protocol demands a bound on the answer, also when none is configured. Every current model allows this much.
+const MAX_TOKENS: u32 = 8192;
 
 /// Field order is the order on the wire.
 #[derive(Serialize)]
@@ -26,11 +27,11 @@ struct WireMessage {
     content: Vec<Value>,
 }
 
-/// Writes the request as JSON. A message with nothing to send in it is left out, for the protocol refuses it.
+/// Writes the request as JSON. `max_tokens` bounds the answer; without it, [`MAX_TOKENS`] does. A message with nothing to send in it is left out, for the protocol refuses it.
 ///
 /// # Errors
 /// None that is known.
-pub(super) fn wire_body(request: &Request) -> Result<Vec<u8>, serde_json::Error> {
+pub(super) fn wire_body(request: &Request, max_tokens: Option<NonZeroU32>) -> Result<Vec<u8>, serde_json::Error> {
     let messages = request.messages.iter().map(|message| WireMessage {
         role: match message.role {
             Role::User => "user",
@@ -40,7 +41,7 @@ pub(super) fn wire_body(request: &Request) -> Result<Vec<u8>, serde_json::Error>
     });
     serde_json::to_vec(&WireRequest {
         model: &request.model,
-        max_tokens: MAX_TOKENS,
+        max_tokens: max_tokens.map_or(MAX_TOKENS, NonZeroU32::get),
         system: request.system.as_deref(),
         messages: messages.filter(|message| !message.content.is_empty()).collect(),
         stream: true,
@@ -84,7 +85,8 @@ mod tests {
             },
             Message { role: Role::Assistant, content: vec![reasoning] },
         ];
-        let body = wire_body(&Request { model: "m".to_owned(), system: Some("s".to_owned()), messages }).unwrap();
+        let request = Request { model: "m".to_owned(), system: Some("s".to_owned()), messages };
+        let body = wire_body(&request, None).unwrap();
         let body: Value = serde_json::from_slice(&body).unwrap();
         assert_eq!(
             body,

@@ -23,5 +23,5 @@ pub mod sse;
 pub use dialect::Dialect;
 pub use http::Limits;
 pub use naming::classify_fixture;
-pub use provider::{ConfigError, HttpProvider, ProviderConfig};
+pub use provider::{Bounds, ConfigError, HttpProvider, ProviderConfig};
 pub use secret::Secret;

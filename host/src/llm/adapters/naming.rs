@@ -160,12 +160,7 @@ impl Naming {
         let error = ProviderError::of_body(refusal.body);
         let stated = refusal.header("anthropic-ratelimit-input-tokens-limit").and_then(|limit| limit.parse().ok());
         let oversize = self.oversize(&error, stated);
-        let signal = Signal {
-            status: Some(status.as_u16()),
-            should_retry: refusal.header("x-should-retry").and_then(|word| word.to_ascii_lowercase().parse().ok()),
-            too_large: oversize.is_some(),
-            ..signal_of(&error)
-        };
+        let signal = Signal { status: Some(status.as_u16()), too_large: oversize.is_some(), ..signal_of(&error) };
         let endpoint = &self.provider.endpoint;
         let sentence = || match refusal.header(LOCATION.as_str()).filter(|_| status.is_redirection()) {
             Some(target) => {
@@ -183,6 +178,7 @@ impl Naming {
         let evidence = Evidence {
             provider_code: error.code.clone().or_else(|| error.kind.clone()),
             hint: self.hint(headers, json.as_ref(), &error),
+            should_retry: refusal.header("x-should-retry").and_then(|word| word.to_ascii_lowercase().parse().ok()),
             impossible: oversize.map(|oversize| impossible(&oversize)),
             body: Some(refusal.body.to_owned()).filter(|body| !body.is_empty()),
             ..Evidence::default()

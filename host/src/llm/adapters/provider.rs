@@ -1,4 +1,4 @@
-//! One provider over HTTP: its address, its credential, its limits, in one of the protocols.
+//! One provider over HTTP: its address, its credential, its bounds for each model, in one of the protocols.
 //!
 //! Owns the configuration and what can be prepared before a call. A call itself is in `call`.
 
@@ -17,7 +17,11 @@ use reqwest::{
     Client, Url,
     header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
 };
-use std::sync::{Arc, OnceLock};
+use std::{
+    collections::BTreeMap,
+    num::NonZeroU32,
+    sync::{Arc, OnceLock},
+};
 use tokio_util::sync::CancellationToken;
 
 /// Headers that the protocols themselves set.
@@ -33,11 +37,22 @@ pub struct ProviderConfig {
     pub api_key: Option<Secret>,
     /// Further headers, in the order in which they are sent. Their values are kept out of failures like the key.
     pub headers: Vec<(String, Secret)>,
-    pub limits: Limits,
+    /// What holds for every model that `models` does not name.
+    pub bounds: Bounds,
+    /// Models with bounds of their own, by the name that a request asks for.
+    pub models: BTreeMap<String, Bounds>,
     /// The user's own rows of classification; they go before the table.
     pub own_rows: OwnRows,
     /// Whether a wait is also read from the prose of an error's message, where nothing structured gives one.
     pub text_hints: bool,
+}
+
+/// How long a request may take, and how long its answer may be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bounds {
+    pub limits: Limits,
+    /// The most tokens of an answer; without it, a request leaves that to the provider, or has the protocol's default.
+    pub max_tokens: Option<NonZeroU32>,
 }
 
 /// Why a provider's configuration cannot work. No variant shows a secret.
@@ -71,12 +86,28 @@ pub(super) struct Prepared {
     /// Scheme, host and path, for messages.
     pub(super) endpoint: String,
     pub(super) headers: HeaderMap,
-    pub(super) limits: Limits,
+    served: Served,
+    models: BTreeMap<String, Served>,
     pub(super) own_rows: OwnRows,
     pub(super) text_hints: bool,
     pub(super) redactor: Redactor,
     pub(super) clock: Arc<dyn Clock>,
-    pub(super) client: OnceLock<Result<Client, String>>,
+}
+
+impl Prepared {
+    /// What the requests of a model are made with.
+    pub(super) fn served(&self, model: &str) -> &Served {
+        self.models.get(model).unwrap_or(&self.served)
+    }
+}
+
+/// What the requests of a model are made with.
+#[derive(Clone, Default)]
+pub(super) struct Served {
+    pub(super) bounds: Bounds,
+    /// Built by the first call. A client has its own limit for connecting, so that models share it where they share
+    /// that limit.
+    pub(super) client: Arc<OnceLock<Result<Client, String>>>,
 }
 
 impl HttpProvider {
@@ -86,8 +117,10 @@ impl HttpProvider {
     /// A URL, key, header or limit that cannot work.
     pub fn new(config: ProviderConfig, clock: Arc<dyn Clock>) -> Result<Self, ConfigError> {
         let url = endpoint_url(&config.base_url, config.dialect.path())?;
-        if let Some((name, _)) = config.limits.named().find(|(_, limit)| limit.is_zero()) {
-            return Err(ConfigError::ZeroLimit { name });
+        for bounds in config.models.values().chain([&config.bounds]) {
+            if let Some((name, _)) = bounds.limits.named().find(|(_, limit)| limit.is_zero()) {
+                return Err(ConfigError::ZeroLimit { name });
+            }
         }
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -108,17 +141,25 @@ impl HttpProvider {
             headers.insert(header, sensitive(value));
         }
         let secrets = config.api_key.iter().chain(config.headers.iter().map(|(_, value)| value)).map(Secret::expose);
+        let served = Served { bounds: config.bounds, ..Served::default() };
+        let of_model = |(name, bounds): (String, Bounds)| {
+            let client = match bounds.limits.connect == served.bounds.limits.connect {
+                true => served.client.clone(),
+                false => Arc::default(),
+            };
+            (name, Served { bounds, client })
+        };
         Ok(HttpProvider(Arc::new(Prepared {
+            models: config.models.into_iter().map(of_model).collect(),
+            served,
             dialect: config.dialect,
             endpoint: format!("{}://{}{}", url.scheme(), authority(&url), url.path()),
             redactor: Redactor::new(secrets),
             url,
             headers,
-            limits: config.limits,
             own_rows: config.own_rows,
             text_hints: config.text_hints,
             clock,
-            client: OnceLock::new(),
         })))
     }
 }

@@ -5,6 +5,7 @@
 use crate::llm::{Block, Request, Role};
 use serde::Serialize;
 use serde_json::{Value, json};
+use std::num::NonZeroU32;
 
 /// Field order is the order on the wire.
 #[derive(Serialize)]
@@ -13,16 +14,18 @@ struct WireRequest<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     instructions: Option<&'a str>,
     input: Vec<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_output_tokens: Option<NonZeroU32>,
     stream: bool,
     /// Every request carries its whole conversation, so that the provider need not keep any.
     store: bool,
 }
 
-/// Writes the request as JSON.
+/// Writes the request as JSON. `max_tokens` bounds the answer; without it, the provider's own bound holds.
 ///
 /// # Errors
 /// None that is known.
-pub(super) fn wire_body(request: &Request) -> Result<Vec<u8>, serde_json::Error> {
+pub(super) fn wire_body(request: &Request, max_tokens: Option<NonZeroU32>) -> Result<Vec<u8>, serde_json::Error> {
     let items = request.messages.iter().flat_map(|message| {
         let (role, kind) = match message.role {
             Role::User => ("user", "input_text"),
@@ -41,6 +44,7 @@ pub(super) fn wire_body(request: &Request) -> Result<Vec<u8>, serde_json::Error>
         model: &request.model,
         instructions: request.system.as_deref(),
         input: items.collect(),
+        max_output_tokens: max_tokens,
         stream: true,
         store: false,
     })
@@ -62,7 +66,8 @@ mod tests {
                 content: vec![Block::Reasoning { text: "hm".to_owned() }, text("x"), call],
             },
         ];
-        let body = wire_body(&Request { model: "m".to_owned(), system: Some("s".to_owned()), messages }).unwrap();
+        let request = Request { model: "m".to_owned(), system: Some("s".to_owned()), messages };
+        let body = wire_body(&request, None).unwrap();
         assert_eq!(
             serde_json::from_slice::<Value>(&body).unwrap(),
             json!({

@@ -41,7 +41,8 @@ providers:
 
 ## Codes and what happens
 
-What happens is what the official executor does under a policy that does not say otherwise.
+What happens is what the official executor does under a policy that does not say otherwise, when the provider does not
+say what is to be done.
 
 ";
 
@@ -117,7 +118,6 @@ fn shape(row: &Row) -> String {
             format!("the answer {}", kinds.join("; "))
         }
         On::TooLarge => "the request itself exceeds the limit that the error names".to_owned(),
-        On::ShouldRetry(word) => format!("`x-should-retry: {word}`"),
         On::Code(names) => format!("code or type {}", listed(names)),
         On::Finish(names) => format!("finish reason {}", listed(names)),
         On::AnyFinish => "any other finish reason that is no normal end".to_owned(),
@@ -130,7 +130,9 @@ fn shape(row: &Row) -> String {
 fn hints(page: &mut String) -> std::fmt::Result {
     page.push_str(
         "
-## How long the provider asks to wait
+## What the provider asks for
+
+### How long to wait
 
 The first of these that is usable, in this order: the header `retry-after-ms`; `retry-after` in seconds, with a fraction
 if need be, or as a date; a `RetryInfo` detail of the body (`\"retryDelay\": \"45.8s\"`); a body field whose unit is known
@@ -141,6 +143,15 @@ milliseconds. A point in time is measured against the response's `Date`, unless 
 Zero, the past and nonsense are no wait. What was received is kept in `evidence.hint` either way, with what the serving
 policy makes of it: `adopted`, `over-cap` (longer than `backoff.maxDelayMs`: normal mode ends the turn, always mode waits
 by its own backoff) or `ignored`.
+
+### Whether to retry
+
+The response header `x-should-retry`, `true` or `false`, says what to do and not what failed: it never changes the code,
+and is kept beside it in `evidence.shouldRetry`. Under `mode: normal`, a failure with `false` is left alone as if the
+policy did not list its code, and one with `true` is retried whatever its code, within `maxRetries`. Only `AUTH`, `QUOTA`
+and `CONTEXT_OVERFLOW` are not retried for being asked to: a credential, a balance and a size stay what they are. Under
+`mode: always` the word changes nothing. `evidence.shouldRetryUse` says what the serving policy makes of it: `obeyed` or
+`ignored`.
 ",
     );
     Ok(())
@@ -154,7 +165,8 @@ fn limits(page: &mut String) -> std::fmt::Result {
         "
 ## Limits of time
 
-Each can be set for a provider under `limits:`. One that passes gives `TIMEOUT`, and `evidence.limit` names it.
+Each can be set for a provider under `limits:`, and for one of its models under `models:`, where it goes before the
+provider's. One that passes gives `TIMEOUT`, and `evidence.limit` names it.
 
 | key | limit | default | what it bounds |
 |---|---|---|---|

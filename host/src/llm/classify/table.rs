@@ -29,8 +29,6 @@ const PLAIN_4XX_AND_429: &[(u16, u16)] = &[(400, 400), (404, 407), (410, 412), (
 const ANY_4XX: &[(u16, u16)] = &[(400, 401), (403, 499)];
 /// The same without those about credentials and size, which stay what they are when a code speaks of load.
 const LOAD_4XX: &[(u16, u16)] = &[(400, 400), (404, 412), (414, 499)];
-/// 4xx that are about the moment and not about the request.
-const MOMENTARY_4XX: &[(u16, u16)] = &[(408, 409), (425, 425), (499, 499)];
 
 pub(super) const TABLE: &[Row] = &[
     // The connection itself failed; no text that came with it may say otherwise.
@@ -94,20 +92,14 @@ pub(super) const TABLE: &[Row] = &[
     ),
     // Any other reason, such as a malformed function call, is not one that the protocol knows.
     row("finish/unknown", with_or_without(NONE), On::AnyFinish, Protocol),
-    // A limit that this very request exceeds: waiting does not help, a shorter request does. It goes before the
-    // provider's word on retrying, which speaks of throttling in general.
+    // A limit that this very request exceeds: waiting does not help, a shorter request does. It goes before codes and
+    // wording, which speak of throttling in general.
     row(
         "limit/request-too-large",
         with_or_without(&[(400, 400), (413, 413), (429, 429)]),
         On::TooLarge,
         ContextOverflow,
     ),
-    // The provider's word on retrying. What is about a credential, a balance or a size stays that.
-    row("should-retry/yes", with_status(PLAIN_4XX), On::ShouldRetry(true), Server),
-    row("should-retry/yes-429", with_status(&[(429, 429)]), On::ShouldRetry(true), RateLimit),
-    row("should-retry/no-429", with_status(&[(429, 429)]), On::ShouldRetry(false), Quota),
-    row("should-retry/no", with_status(MOMENTARY_4XX), On::ShouldRetry(false), InvalidRequest),
-    row("should-retry/no-5xx", with_status(&[(500, 599)]), On::ShouldRetry(false), InvalidRequest),
     // Exact codes and types.
     row(
         "code/quota",

@@ -252,26 +252,6 @@ fn the_kind_of_a_transport_fault_wins_over_every_text() {
 }
 
 #[test]
-fn the_providers_word_on_retrying_counts_where_the_status_leaves_room() {
-    let asked = |value, word| code_of(Signal { should_retry: Some(word), ..status(value) });
-    assert_eq!(asked(400, true), Server);
-    assert_eq!(asked(429, false), Quota);
-    assert_eq!(asked(409, false), InvalidRequest);
-    assert_eq!(asked(503, false), InvalidRequest, "it is said on purpose");
-    let quota = Signal { should_retry: Some(true), ..coded(429, "insufficient_quota", "") };
-    assert_eq!(code_of(quota), RateLimit, "the provider's word goes before its codes");
-    for (value, code) in
-        [(401, Auth), (402, Quota), (403, Auth), (413, InvalidRequest), (429, RateLimit), (500, Server)]
-    {
-        assert_eq!(asked(value, true), code, "{value}");
-    }
-    for (value, code) in [(401, Auth), (402, Quota), (413, InvalidRequest)] {
-        assert_eq!(asked(value, false), code, "{value}");
-    }
-    assert_eq!(asked(400, false), InvalidRequest);
-}
-
-#[test]
 fn unusual_finish_reasons_have_a_code_of_the_list() {
     for (reason, code) in [
         ("content_filter", InvalidRequest),
@@ -291,10 +271,10 @@ proptest! {
     fn any_input_gets_a_code_and_a_row(
         value: Option<u16>, code in proptest::option::of(".{0,30}"), kind in proptest::option::of("[a-z_ ]{0,30}"),
         message in proptest::option::of("(quota|context|limit|exceeded|input|rate|per|minute|0| |_|\\PC){0,60}"), text in "\\PC{0,200}",
-        should_retry: Option<bool>, too_large: bool, reported: bool, finish_reason in proptest::option::of("[a-z_]{0,12}"),
+        too_large: bool, reported: bool, finish_reason in proptest::option::of("[a-z_]{0,12}"),
     ) {
         let signal = Signal {
-            transport: None, stream: None, too_large, reported, status: value, should_retry, code: code.as_deref(), kind: kind.as_deref(),
+            transport: None, stream: None, too_large, reported, status: value, code: code.as_deref(), kind: kind.as_deref(),
             message: message.as_deref(), text: &text, finish_reason: finish_reason.as_deref(),
         };
         let verdict = classify(&signal);
@@ -303,7 +283,6 @@ proptest! {
         prop_assert!(verdict.code != Unknown || (!matches!(value, Some(0..=199 | 300..)) && !reported) || value.is_some_and(|v| (200..=299).contains(&v)));
         match value {
             Some(402) => prop_assert_eq!(verdict.code, Quota),
-            Some(500..=599) if should_retry == Some(false) => prop_assert_eq!(verdict.code, InvalidRequest),
             Some(500..=599) => prop_assert_eq!(verdict.code, Server),
             Some(401) => prop_assert!(matches!(verdict.code, Auth | Quota | ContextOverflow)),
             _ => {}

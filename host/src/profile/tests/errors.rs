@@ -21,7 +21,7 @@ fn an_unknown_key_names_the_nearest_known_one() {
         &[
             "profile.yml:7:1: jurnal: unknown key \"jurnal\" (did you mean \"journal\"?); allowed here: model, providers, bundles, journal, drainTimeoutMs.",
             "profile.yml:8:1: colour: unknown key \"colour\"; allowed here: model, providers, bundles, journal, drainTimeoutMs.",
-            "profile.yml:6:5: providers[0].retrypolicy: unknown key \"retrypolicy\" (did you mean \"retryPolicy\"?); allowed here: provider, adapter, baseUrl, apiKeyEnv, chaos, retryPolicy, limits, textHints, classify.",
+            "profile.yml:6:5: providers[0].retrypolicy: unknown key \"retrypolicy\" (did you mean \"retryPolicy\"?); allowed here: provider, adapter, baseUrl, apiKeyEnv, chaos, retryPolicy, limits, maxTokens, models, textHints, classify.",
         ],
     );
 }
@@ -51,6 +51,39 @@ fn a_value_out_of_range_says_what_is_allowed() {
             "profile.yml:6:29: providers[0].limits.firstByteMs: 1.5 is not allowed here; it is a whole number of milliseconds from 1 to 2147483647.",
             "profile.yml:6:47: providers[0].limits.idleMs: 2147483648 is not allowed here; it is a whole number of milliseconds from 1 to 2147483647.",
             "profile.yml:7:1: drainTimeoutMs: -1 is not allowed here; it is a whole number of milliseconds from 0 to 2147483647.",
+        ],
+    );
+}
+
+#[test]
+fn what_is_wrong_in_the_settings_of_a_model_is_found_at_its_key() {
+    refused(
+        &format!(
+            "{PROVIDER}    maxTokens: 0\n    models:\n      m1: {{ maxTokens: 1.5, limits: {{ contentMs: 0, betweenMs: 1 }} }}\n      gpt-4.1:\n        maxTokns: 5\n        limits: 7\n      m3: 32000\n      \"\": {{ maxTokens: 2147483648 }}\n"
+        ),
+        &[
+            "profile.yml:6:5: providers[0].maxTokens: 0 is not allowed here; it is a whole number of tokens from 1 to 2147483647.",
+            "profile.yml:8:13: providers[0].models.m1.maxTokens: 1.5 is not allowed here; it is a whole number of tokens from 1 to 2147483647.",
+            "profile.yml:8:53: providers[0].models.m1.limits.betweenMs: unknown key \"betweenMs\"; allowed here: connectMs, firstByteMs, firstContentMs, contentMs, idleMs, totalMs.",
+            "profile.yml:8:39: providers[0].models.m1.limits.contentMs: 0 is not allowed here; it is a whole number of milliseconds from 1 to 2147483647.",
+            "profile.yml:10:9: providers[0].models.gpt-4.1.maxTokns: unknown key \"maxTokns\" (did you mean \"maxTokens\"?); allowed here: maxTokens, limits.",
+            "profile.yml:11:9: providers[0].models.gpt-4.1.limits: expected a mapping of time limits, but found the number 7.",
+            "profile.yml:12:7: providers[0].models.m3: expected a mapping with the keys maxTokens and limits, but found the number 32000.",
+            "profile.yml:7:5: providers[0].models.: an empty name is not allowed here; it is the name by which the provider knows the model.",
+            "profile.yml:13:13: providers[0].models..maxTokens: 2147483648 is not allowed here; it is a whole number of tokens from 1 to 2147483647.",
+        ],
+    );
+    refused(
+        &format!("{PROVIDER}    maxTokens: \"5\"\n    models: [m1]\n"),
+        &[
+            "profile.yml:6:5: providers[0].maxTokens: expected a whole number of tokens, but found the text \"5\".",
+            "profile.yml:7:5: providers[0].models: expected a mapping of models, by the name by which the provider knows each, but found a list.",
+        ],
+    );
+    patch_refused(
+        "- provider: acme\n  models: { m1: { maxTokens: -3 } }\n",
+        &[
+            "retake.patch.yml:2:19: [0].models.m1.maxTokens: -3 is not allowed here; it is a whole number of tokens from 1 to 2147483647.",
         ],
     );
 }
@@ -260,7 +293,7 @@ fn a_patch_addresses_a_row_or_a_provider_but_not_both() {
     patch_refused(
         "- provider: acme\n  id: llm-retry\n",
         &[
-            "retake.patch.yml:2:3: [0].id: unknown key \"id\"; allowed here: provider, adapter, baseUrl, apiKeyEnv, chaos, retryPolicy, limits, textHints, classify.",
+            "retake.patch.yml:2:3: [0].id: unknown key \"id\"; allowed here: provider, adapter, baseUrl, apiKeyEnv, chaos, retryPolicy, limits, maxTokens, models, textHints, classify.",
         ],
     );
 }

@@ -237,6 +237,47 @@ fn other_keys_of_a_provider_are_replaced_as_wholes() {
 }
 
 #[test]
+fn the_settings_of_models_are_laid_over_lower_layers_model_by_model_and_key_by_key() {
+    let world = World::new(&format!(
+        "{PROVIDER}    maxTokens: 100\n    models:\n      m1: {{ maxTokens: 200, limits: {{ contentMs: 5, idleMs: 6 }} }}\n      m2: {{ maxTokens: 300 }}\n"
+    ));
+    world.write(
+        "retake.patch.yml",
+        "- provider: acme\n  maxTokens: 101\n  models:\n    m1: { limits: { contentMs: 7 } }\n    m3: { maxTokens: 400 }\n",
+    );
+    let overlay = world.write("over.yml", "- provider: acme\n  models: { m2: { maxTokens: 301 } }\n");
+    let profile = world.compose(&[overlay]).unwrap();
+    let provider = &profile.providers[0];
+    let tokens = |name: &str| provider.models[name].max_tokens.map(|tokens| tokens.get());
+    assert_eq!(provider.max_tokens.map(|tokens| tokens.get()), Some(101));
+    assert_eq!([tokens("m1"), tokens("m2"), tokens("m3")], [Some(200), Some(301), Some(400)]);
+    let limits = ProviderLimits { content_ms: Some(7), ..ProviderLimits::default() };
+    assert_eq!(provider.models["m1"].limits, Some(limits), "limits are one value, as they are for a provider");
+    let set = |name: &str, key: &str| origin(&world, provider.model_provenance[name].get(key));
+    assert_eq!(set("m1", "maxTokens"), "profile, profile.yml:8");
+    assert_eq!(set("m1", "limits"), "profile patch, retake.patch.yml:4");
+    assert_eq!(set("m2", "maxTokens"), "--patch, over.yml:2");
+    assert_eq!(set("m2", "limits"), "default");
+    assert_eq!(set("m3", "maxTokens"), "profile patch, retake.patch.yml:5");
+    assert_eq!(origin(&world, provider.provenance.get("maxTokens")), "profile patch, retake.patch.yml:2");
+}
+
+#[test]
+fn the_limits_of_a_model_are_laid_over_those_of_its_provider() {
+    let base = ProviderLimits { connect_ms: Some(1), content_ms: Some(2), total_ms: Some(3), ..Default::default() };
+    let own = ProviderLimits { content_ms: Some(20), idle_ms: Some(30), total_ms: Some(0), ..Default::default() };
+    let expected = ProviderLimits {
+        connect_ms: Some(1),
+        content_ms: Some(20),
+        idle_ms: Some(30),
+        total_ms: Some(0),
+        ..Default::default()
+    };
+    assert_eq!(own.over(base), expected);
+    assert_eq!(ProviderLimits::default().over(base), base);
+}
+
+#[test]
 fn a_code_that_no_adapter_emits_is_a_warning_at_its_line() {
     let world = World::new(&format!(
         "{PROVIDER}    retryPolicy:\n      mode: normal\n      retryableCodes:\n        - SERVER\n        - RATE_LIMITED\n"

@@ -74,6 +74,46 @@ fn the_json_form_holds_the_same() {
 }
 
 #[test]
+fn what_models_have_of_their_own_is_shown_with_the_layer_that_set_it() {
+    let world = World::new(&format!(
+        "{PROVIDER}    limits: {{ firstContentMs: 300000 }}\n    maxTokens: 8192\n    models:\n      deepseek-reasoner: {{ maxTokens: 32000, limits: {{ firstContentMs: 600000, contentMs: 120000 }} }}\n"
+    ));
+    world.write(
+        "retake.patch.yml",
+        "- provider: acme\n  models: { deepseek-reasoner: { maxTokens: 64000 }, m1: { maxTokens: 5 } }\n",
+    );
+    let profile = world.composed();
+    let text = world.short(&to_text(&profile));
+    let providers = text.split_once("providers\n").unwrap().1.split_once("    retry policy").unwrap().0;
+    insta::assert_snapshot!(providers, @r#"
+  acme (serves the model)
+      adapter    openai-chat                profile, profile.yml:4
+      baseUrl    https://acme.example/v1    profile, profile.yml:5
+      limits     {"firstContentMs":300000}  profile, profile.yml:6
+      maxTokens  8192                       profile, profile.yml:7
+    model deepseek-reasoner
+      limits     {"firstContentMs":600000,"contentMs":120000}  profile, profile.yml:9
+      maxTokens  64000                                         profile patch, retake.patch.yml:2
+    model m1
+      maxTokens  5  profile patch, retake.patch.yml:2
+"#);
+    let shown = to_json(&profile);
+    let provider = &shown["providers"][0];
+    assert_eq!((&provider["maxTokens"], &provider["origins"]["maxTokens"]["line"]), (&json!(8192), &json!(7)));
+    let model = &provider["models"]["deepseek-reasoner"];
+    assert_eq!(model["maxTokens"], json!(64000));
+    assert_eq!(model["limits"], json!({"firstContentMs": 600000, "contentMs": 120000}));
+    assert_eq!(
+        model["origins"]["maxTokens"],
+        json!({
+            "layer": "profile patch", "file": world.path("retake.patch.yml"), "line": 2,
+            "path": "[0].models.deepseek-reasoner.maxTokens",
+        })
+    );
+    assert_eq!(provider["models"]["m1"]["maxTokens"], json!(5));
+}
+
+#[test]
 fn what_is_shown_as_a_policy_reads_back_as_the_same_policy() {
     let profile = world().composed();
     let shown = to_json(&profile);

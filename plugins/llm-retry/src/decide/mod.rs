@@ -41,7 +41,7 @@ pub fn decide(step: &FailedStep, host: &mut impl Host) -> Result<Decision, Strin
                 )),
             }
         }
-        Policy::Normal { retryable_codes, .. } if !retryable_codes.contains(&step.code) => return host.next(),
+        Policy::Normal { retryable_codes, .. } if !is_eligible(step, retryable_codes) => return host.next(),
         Policy::Normal { .. } => {}
     }
 
@@ -71,6 +71,18 @@ pub fn decide(step: &FailedStep, host: &mut impl Host) -> Result<Decision, Strin
         return refused(error);
     }
     wait_and_start(&retry_id, retry, delay_ms, host)
+}
+
+/// What is about a credential, a balance or a size stays that, whatever the provider asks for.
+const LASTING_CODES: [&str; 3] = ["AUTH", "QUOTA", "CONTEXT_OVERFLOW"];
+
+/// Whether under a normal policy the failure may be retried: by its code, unless the provider itself says what is to be done.
+fn is_eligible(step: &FailedStep, retryable_codes: &[String]) -> bool {
+    match step.should_retry {
+        Some(false) => false,
+        Some(true) if !LASTING_CODES.contains(&step.code.as_str()) => true,
+        Some(true) | None => retryable_codes.contains(&step.code),
+    }
 }
 
 /// Finishes a wait that was interrupted: the same record, the same deadline, nobody is asked again.

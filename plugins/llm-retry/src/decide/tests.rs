@@ -130,6 +130,7 @@ fn step(code: &str, policy: Policy) -> FailedStep {
         provider: "acme".to_owned(),
         code: code.to_owned(),
         retry_after_ms: None,
+        should_retry: None,
         policy: Some(policy),
         pending: None,
     }
@@ -196,6 +197,56 @@ fn a_code_that_is_not_listed_is_delegated_and_the_answer_is_returned() {
     let mut host = Script { next: Ok(Decision::Retry), ..Script::default() };
     assert_eq!(decide(&step("AUTH", normal(3, [500.0, 10_000.0, 0.1])), &mut host), Ok(Decision::Retry));
     assert_eq!(host.did, [Did::Next]);
+}
+
+fn asked(should_retry: bool, step: FailedStep) -> FailedStep {
+    FailedStep { should_retry: Some(should_retry), ..step }
+}
+
+#[test]
+fn a_failure_that_the_provider_wants_left_alone_is_delegated_in_normal_mode_whatever_its_code_and_hint() {
+    for code in DEFAULT_CODES {
+        let mut host = Script { next: Ok(Decision::Retry), ..Script::default() };
+        let failed = asked(false, hinted(2_000.0, step(code, normal(3, [500.0, 10_000.0, 0.1]))));
+        assert_eq!(decide(&failed, &mut host), Ok(Decision::Retry), "{code}: the answer from behind is returned");
+        assert_eq!(host.did, [Did::Next], "{code}");
+    }
+}
+
+#[test]
+fn a_failure_that_the_provider_wants_retried_is_eligible_in_normal_mode_within_the_budget() {
+    for code in ["INVALID_REQUEST", "PROTOCOL", "SERVER", "UNKNOWN"] {
+        let failed = asked(true, step(code, normal(3, [500.0, 10_000.0, 0.1])));
+        let mut host = Script::with_samples([0.5]);
+        assert_eq!(decide(&failed, &mut host), Ok(Decision::Retry), "{code}");
+        assert_eq!(delay(&host), 500.0, "{code}");
+        let mut host = Script { last: Some(("old".into(), 3)), ..Script::default() };
+        assert_eq!(decide(&failed, &mut host), Ok(Decision::Unhandled), "{code}: the budget is spent");
+    }
+}
+
+#[test]
+fn a_credential_a_balance_and_a_size_are_not_retried_for_being_asked_to() {
+    for code in ["AUTH", "QUOTA", "CONTEXT_OVERFLOW"] {
+        let mut host = Script::default();
+        let failed = asked(true, step(code, normal(3, [500.0, 10_000.0, 0.1])));
+        assert_eq!(decide(&failed, &mut host), Ok(Decision::Unhandled), "{code}");
+        assert_eq!(host.did, [Did::Next], "{code}");
+        let backoff = backoff([500.0, 10_000.0, 0.1]);
+        let listing = Policy::Normal { max_retries: 3, retryable_codes: vec![code.to_owned()], backoff };
+        let mut host = Script::with_samples([0.5]);
+        assert_eq!(decide(&asked(true, step(code, listing)), &mut host), Ok(Decision::Retry), "{code} is listed");
+    }
+}
+
+#[test]
+fn what_the_provider_says_changes_nothing_in_always_mode() {
+    for should_retry in [true, false] {
+        let mut host = Script::with_samples([0.5]);
+        let failed = asked(should_retry, hinted(3.0, step("AUTH", always([1.0, 4.0, 0.1]))));
+        assert_eq!(decide(&failed, &mut host), Ok(Decision::Retry));
+        assert_eq!(delay(&host), 3.0, "its hint is still taken");
+    }
 }
 
 #[test]

@@ -45,7 +45,7 @@ pub fn decide(config: &Config, step: &FailedStep, host: &mut impl Host) -> Resul
                 }
             }
         }
-        Some(limit) if !limit.retryable_codes.contains(&step.code) => return host.next(),
+        Some(limit) if !is_eligible(step, &limit.retryable_codes) => return host.next(),
         Some(_) => {}
     }
 
@@ -74,6 +74,18 @@ pub fn decide(config: &Config, step: &FailedStep, host: &mut impl Host) -> Resul
         return refused(error);
     }
     wait_and_start(&retry_id, retry, delay_ms, host)
+}
+
+/// What is about a credential, a balance or a size stays that, whatever the provider asks for.
+const LASTING_CODES: [&str; 3] = ["AUTH", "QUOTA", "CONTEXT_OVERFLOW"];
+
+/// Whether within a limit the failure may be retried: by its code, unless the provider itself says what is to be done.
+fn is_eligible(step: &FailedStep, retryable_codes: &[String]) -> bool {
+    match step.should_retry {
+        Some(false) => false,
+        Some(true) if !LASTING_CODES.contains(&step.code.as_str()) => true,
+        Some(true) | None => retryable_codes.contains(&step.code),
+    }
 }
 
 fn wait_and_start(retry_id: &str, retry: u64, delay_ms: f64, host: &mut impl Host) -> Result<Decision, String> {

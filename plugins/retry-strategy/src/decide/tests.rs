@@ -126,6 +126,7 @@ fn step(code: &str) -> FailedStep {
         provider: "acme".to_owned(),
         code: code.to_owned(),
         retry_after_ms: None,
+        should_retry: None,
         declared: Some(Declared::Normal),
         pending: None,
     }
@@ -189,6 +190,46 @@ fn a_spent_budget_and_a_code_that_is_not_listed_are_delegated() {
     let mut host = Script { next: Ok(Decision::Retry), ..Script::default() };
     assert_eq!(decide(&fixed(), &step("AUTH"), &mut host), Ok(Decision::Retry));
     assert_eq!(host.did, [Did::Next]);
+}
+
+fn asked(should_retry: bool, step: FailedStep) -> FailedStep {
+    FailedStep { should_retry: Some(should_retry), ..step }
+}
+
+#[test]
+fn a_failure_that_the_provider_wants_left_alone_is_delegated_with_a_limit() {
+    for config in [fixed(), Config { enabled: false, ..fixed() }] {
+        let mut host = Script { next: Ok(Decision::Retry), ..Script::default() };
+        assert_eq!(decide(&config, &asked(false, hinted(2_000.0)), &mut host), Ok(Decision::Retry));
+        assert_eq!(host.did, [Did::Next], "the answer from behind is returned");
+    }
+}
+
+#[test]
+fn a_failure_that_the_provider_wants_retried_is_eligible_with_a_limit_unless_it_is_a_lasting_one() {
+    for code in ["INVALID_REQUEST", "PROTOCOL"] {
+        let mut host = Script::with_samples([0.5]);
+        assert_eq!(decide(&fixed(), &asked(true, step(code)), &mut host), Ok(Decision::Retry), "{code}");
+        let mut host = Script { last: Some(("old".into(), 3)), ..Script::default() };
+        assert_eq!(decide(&fixed(), &asked(true, step(code)), &mut host), Ok(Decision::Unhandled), "{code}");
+    }
+    for code in ["AUTH", "QUOTA", "CONTEXT_OVERFLOW"] {
+        let mut host = Script::default();
+        assert_eq!(decide(&fixed(), &asked(true, step(code)), &mut host), Ok(Decision::Unhandled), "{code}");
+        assert_eq!(host.did, [Did::Next], "{code}");
+        let listing = Config { retryable_codes: vec![code.to_owned()], ..fixed() };
+        let mut host = Script::with_samples([0.5]);
+        assert_eq!(decide(&listing, &asked(true, step(code)), &mut host), Ok(Decision::Retry), "{code} is listed");
+    }
+}
+
+#[test]
+fn what_the_provider_says_changes_nothing_without_a_limit() {
+    for should_retry in [true, false] {
+        let mut host = Script::with_samples([0.5]);
+        assert_eq!(decide(&always(), &asked(should_retry, step("AUTH")), &mut host), Ok(Decision::Retry));
+        assert_eq!(delay(&host), 1_000.0);
+    }
 }
 
 #[test]

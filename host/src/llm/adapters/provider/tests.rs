@@ -129,7 +129,7 @@ fn adapter(base_url: &str, limits: Limits) -> HttpProvider {
         base_url: base_url.to_owned(),
         api_key: Some(Secret::new(KEY)),
         headers: vec![],
-        limits,
+        bounds: Bounds { limits, ..Bounds::default() },
         ..ProviderConfig::default()
     };
     HttpProvider::new(config, clock()).unwrap()
@@ -618,6 +618,107 @@ async fn dropping_the_stream_closes_the_connection() {
     timeout(Duration::from_secs(5), server.left.notified()).await.expect("the connection is closed");
 }
 
+fn bounds(limits: Limits) -> Bounds {
+    Bounds { limits, ..Bounds::default() }
+}
+
+/// The body of what an adapter with these bounds sends for a model.
+async fn body_sent(dialect: Dialect, bounds: Bounds, models: &[(&str, Bounds)], model: &str) -> String {
+    let server = Server::saying(refusal("500 Oops", "", "")).await;
+    let models = models.iter().map(|(name, bounds)| ((*name).to_owned(), *bounds)).collect();
+    let config = ProviderConfig { dialect, base_url: server.base_url(), bounds, models, ..ProviderConfig::default() };
+    let adapter = HttpProvider::new(config, clock()).unwrap();
+    let asked = Request { model: model.to_owned(), ..Request::clone(&request()) };
+    let _: Vec<Chunk> = adapter.stream(Arc::new(asked), CancellationToken::new()).collect().await;
+    let request = String::from_utf8(server.requests().remove(0)).unwrap();
+    request.split_once("\r\n\r\n").unwrap().1.to_owned()
+}
+
+#[tokio::test]
+async fn a_bound_on_the_answer_goes_out_under_the_protocols_own_name_and_its_models_own_goes_first() {
+    let at_most = |tokens| Bounds { max_tokens: NonZeroU32::new(tokens), ..Bounds::default() };
+    for (dialect, key, otherwise) in [
+        (Dialect::OpenAiChat, "max_tokens", None),
+        (Dialect::AnthropicMessages, "max_tokens", Some(8192)),
+        (Dialect::OpenAiResponses, "max_output_tokens", None),
+    ] {
+        for (bounds, models, expected) in [
+            (at_most(0), vec![], otherwise),
+            (at_most(500), vec![], Some(500)),
+            (at_most(500), vec![("acme-1", at_most(32_000))], Some(32_000)),
+            (at_most(0), vec![("acme-1", at_most(32_000))], Some(32_000)),
+            (at_most(500), vec![("acme-2", at_most(32_000))], Some(500)),
+        ] {
+            let body = body_sent(dialect, bounds, &models, "acme-1").await;
+            let found: serde_json::Value = serde_json::from_str(&body).unwrap();
+            assert_eq!(found.get(key).and_then(serde_json::Value::as_u64), expected, "{dialect:?}: {body}");
+            assert_eq!(body.matches("tokens").count(), usize::from(expected.is_some()), "{dialect:?}: {body}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_bytes_of_a_bounded_request_are_these() {
+    let bounds = Bounds { max_tokens: NonZeroU32::new(7), ..Bounds::default() };
+    let user = r#"{"role":"user","content":"name one prime"}"#;
+    for (dialect, body) in [
+        (
+            Dialect::OpenAiChat,
+            format!(
+                r#"{{"model":"acme-1","messages":[{{"role":"system","content":"You are terse."}},{user}],"max_tokens":7,"stream":true,"stream_options":{{"include_usage":true}}}}"#
+            ),
+        ),
+        (
+            Dialect::AnthropicMessages,
+            r#"{"model":"acme-1","max_tokens":7,"system":"You are terse.","messages":[{"role":"user","content":[{"type":"text","text":"name one prime"}]}],"stream":true}"#.to_owned(),
+        ),
+        (
+            Dialect::OpenAiResponses,
+            r#"{"model":"acme-1","instructions":"You are terse.","input":[{"role":"user","content":[{"type":"input_text","text":"name one prime"}]}],"max_output_tokens":7,"stream":true,"store":false}"#.to_owned(),
+        ),
+    ] {
+        assert_eq!(body_sent(dialect, bounds, &[], "acme-1").await, body);
+    }
+}
+
+#[tokio::test]
+async fn a_slow_model_has_its_own_limit_to_the_first_content() {
+    let ms = Duration::from_millis;
+    let answer = format!("data: {}\n\ndata: [DONE]\n\n", says("x"));
+    let server = Server::start(vec![Act::Send(STREAM_HEAD.to_owned()), Act::Pause(600), Act::Send(answer)]).await;
+    let first_content = |limit| bounds(Limits { first_content: limit, ..Limits::default() });
+    let config = ProviderConfig {
+        base_url: server.base_url(),
+        bounds: first_content(ms(200)),
+        models: [("slow".to_owned(), first_content(ms(10_000)))].into(),
+        ..ProviderConfig::default()
+    };
+    let adapter = HttpProvider::new(config, clock()).unwrap();
+    let ask = async |model: &str| {
+        let asked = Request { model: model.to_owned(), ..Request::clone(&request()) };
+        adapter.stream(Arc::new(asked), CancellationToken::new()).collect::<Vec<Chunk>>().await
+    };
+    let chunks = ask("quick").await;
+    assert_eq!(evidence(&chunks).limit.as_deref(), Some("first-content"), "{chunks:?}");
+    assert!(failure(&chunks).message.contains("200ms"), "{chunks:?}");
+    assert_eq!(ask("slow").await.last(), Some(&Chunk::Finish { reason: FinishReason::Stop }));
+}
+
+#[tokio::test]
+async fn models_share_a_client_unless_their_limits_of_connecting_differ() {
+    let limits = |connect| bounds(Limits { connect: Duration::from_secs(connect), ..Limits::default() });
+    let config = ProviderConfig {
+        base_url: "https://h.test/v1".to_owned(),
+        bounds: limits(10),
+        models: [("same".to_owned(), limits(10)), ("other".to_owned(), limits(60))].into(),
+        ..ProviderConfig::default()
+    };
+    let HttpProvider(prepared) = HttpProvider::new(config, clock()).unwrap();
+    let client = |model| &prepared.served(model).client;
+    assert!(Arc::ptr_eq(client("same"), client("unnamed")));
+    assert!(!Arc::ptr_eq(client("other"), client("unnamed")));
+}
+
 #[test]
 fn a_configuration_that_cannot_work_is_refused_without_showing_a_secret() {
     let make =
@@ -635,7 +736,14 @@ fn a_configuration_that_cannot_work_is_refused_without_showing_a_secret() {
             "content-type",
         ),
         (ProviderConfig { headers: vec![("x-a".to_owned(), Secret::new("hunter2\r\n"))], ..base() }, "x-a"),
-        (ProviderConfig { limits: Limits { idle: Duration::ZERO, ..Limits::default() }, ..base() }, "idle"),
+        (ProviderConfig { bounds: bounds(Limits { idle: Duration::ZERO, ..Limits::default() }), ..base() }, "idle"),
+        (
+            ProviderConfig {
+                models: [("m".to_owned(), bounds(Limits { content: Duration::ZERO, ..Limits::default() }))].into(),
+                ..base()
+            },
+            "content",
+        ),
     ] {
         let error = make(config).unwrap_err();
         assert!(error.contains(word) && !error.contains("hunter2"), "{error}");
@@ -656,5 +764,5 @@ fn the_endpoint_is_joined_to_the_base_path_and_keeps_a_query() {
 #[test]
 fn making_an_adapter_builds_no_client() {
     let adapter = adapter("https://h.test/v1", Limits::default());
-    assert!(adapter.0.client.get().is_none());
+    assert!(adapter.0.served("m").client.get().is_none());
 }
