@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     journal::{
-        Body, Journal, JournalError,
+        Body, Journal, JournalError, SessionState,
         event::{
             Answer, AnswerRole, AnswerSource, AssistantChunk, AssistantMessage, Header, HeaderConfig, HeaderReason,
             RequestHeader, StepRef,
@@ -49,14 +49,13 @@ pub(super) async fn run(
     journal.append(Body::StepStart(StepRef { turn, step: ONLY_STEP }))?;
     let number = journal.with_state(|state| state.failures.len() as u64 + 1);
     if number == 1 {
-        session.last_failure = None;
-        session.last_failed_target = None;
+        session.failed.clear();
     }
     let target = agent.router.route(&Attempt {
         turn,
         number,
         session_target: &session.target,
-        last_failure: session.last_failure.as_ref(),
+        last_failure: session.failed.last().map(|(_, failure)| failure),
     });
     record_header(session, &target)?;
     let prepared = agent.routes.prepare(&target.provider);
@@ -101,8 +100,7 @@ pub(super) async fn run(
         }
         Some(FinishReason::Error { mut failure } | FinishReason::Aborted { mut failure }) => {
             note_policy(session, &target, policy.as_ref(), &mut failure);
-            session.last_failure = Some(failure.clone());
-            session.last_failed_target = Some(target.clone());
+            session.remember(&target, &failure);
             Ok(Attempted::Failed(Box::new(FailedAttempt { target, policy, failure })))
         }
         None => {
@@ -116,18 +114,19 @@ pub(super) async fn run(
 /// failure that will only repeat itself.
 fn note_policy(session: &Session, target: &Target, policy: Option<&RetryPolicy>, failure: &mut Failure) {
     let Some(policy) = policy else { return };
-    failure.judge(policy);
-    let before = session.last_failure.as_ref().filter(|_| session.last_failed_target.as_ref() == Some(target));
+    let of_provider =
+        |state: &SessionState| state.failures.iter().filter(|failed| failed.provider == target.provider).count() as u64;
+    failure.judge(policy, session.journal.with_state(of_provider));
+    let mut before = session.failed.iter().filter(|(to, _)| to == target).map(|(_, failure)| failure);
     // The turns of a chain repeat the same bytes to the same model, so a refusal of the request comes again for ever.
     if matches!(policy, RetryPolicy::Always { .. })
-        && before.is_some_and(|before| before.is_refusal() && before.is_alike(failure))
+        && before.any(|before| before.is_refusal() && before.is_alike(failure))
     {
         let evidence = failure.evidence.get_or_insert_default();
         evidence.impossible.get_or_insert_with(|| "the same request was refused in the same way before".to_owned());
     }
     if matches!(policy, RetryPolicy::Always { .. }) && failure.impossible().is_some() {
         // A hint shorter than the slow lane's delay would put the request back into a hurry.
-        failure.provider_retry_after_ms = None;
         if let Some(hint) = failure.evidence.as_mut().and_then(|evidence| evidence.hint.as_mut()) {
             hint.r#use = Some(HintUse::Ignored);
             hint.why = Some("the request cannot succeed, so it is repeated at the longest delay only".to_owned());

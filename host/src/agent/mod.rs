@@ -22,7 +22,7 @@ use crate::{
         Body, JournalError,
         event::{StepEnd, TurnEnd, TurnEndReason, TurnStart, UserMessage, UserRole, UserSource},
     },
-    llm::{Block, Failure, RetryPolicy, route::Registry},
+    llm::{Block, Failure, route::Registry},
     waterfall::{FailedStep, Recovered, RecoveryContext, Waterfall, recover},
 };
 use attempt::{Attempted, FailedAttempt};
@@ -71,8 +71,9 @@ impl Agent {
     }
 
     /// Goes on with a turn that a crash interrupted after its step had failed. A wait is offered to the current chain
-    /// with what remains of it; a retry that had started is due at once, and spends no budget again. `None` when there
-    /// is nothing to go on with.
+    /// with what remains of it; a retry that had started is due at once, and spends no budget again. A turn whose request
+    /// was still to be made is begun, and an answer that had been recorded as a whole is given. `None` when there is
+    /// nothing to go on with.
     ///
     /// # Errors
     /// The journal failed.
@@ -83,6 +84,18 @@ impl Agent {
     ) -> Result<Option<TurnOutcome>, JournalError> {
         let failed = match session.unfinished() {
             None => return Ok(None),
+            Some(Unfinished::Begun { turn }) => {
+                return self.attempt_until_settled(session, turn, cancel).await.map(Some);
+            }
+            Some(Unfinished::Answered { max_tokens }) => {
+                session.close_unfinished()?;
+                session.journal.flush().await?;
+                let content = session.journal.with_state(|state| {
+                    state.surface.last().map(|message| message.content.clone()).unwrap_or_default()
+                });
+                let text = text_of(&content);
+                return Ok(Some(TurnOutcome::Answered { text, usage: None, max_tokens }));
+            }
             Some(Unfinished::Due { turn, closed }) => {
                 if !closed {
                     session.journal.append(Body::TurnEnd(TurnEnd { turn, reason: TurnEndReason::Retry }))?;
@@ -91,7 +104,7 @@ impl Agent {
             }
             Some(Unfinished::Undecided { turn, target, failure }) => {
                 let policy = self.routes.policy(&target.provider).map(|policy| (*policy).clone());
-                session.last_failure = Some(failure.clone());
+                session.remember(&target, &failure);
                 match self.decide(session, turn, FailedAttempt { target, policy, failure }, cancel).await? {
                     Some(outcome) => return Ok(Some(outcome)),
                     None => turn,
@@ -113,8 +126,7 @@ impl Agent {
             let outcome = match attempted {
                 Attempted::Answered { text, usage, max_tokens } => {
                     close_step(session, turn, None)?;
-                    let reason = if max_tokens { TurnEndReason::MaxTokens } else { TurnEndReason::Completed };
-                    end_turn(session, turn, reason).await?;
+                    end_turn(session, turn, session::answered(max_tokens)).await?;
                     Some(TurnOutcome::Answered { text, usage, max_tokens })
                 }
                 Attempted::Cancelled => {
@@ -143,7 +155,6 @@ impl Agent {
         cancel: &CancellationToken,
     ) -> Result<Option<TurnOutcome>, JournalError> {
         let FailedAttempt { target, policy, failure } = failed;
-        let policy = if failure.impossible().is_some() { policy.map(RetryPolicy::slow_lane) } else { policy };
         let context = Arc::new(RecoveryContext {
             journal: session.journal.clone(),
             env: self.env.clone(),

@@ -12,6 +12,9 @@ use crate::{
 };
 use std::{path::Path, sync::Arc};
 
+/// How many failures of one prompt are remembered. An outage of a thousand attempts says no more than its newest few.
+const MOST_REMEMBERED: usize = 8;
+
 /// Why a session could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
@@ -28,11 +31,12 @@ pub struct Session {
     pub(super) system: Option<String>,
     /// No request has been made since the session was opened.
     pub(super) first_request: bool,
-    pub(super) last_failure: Option<Failure>,
-    /// Where the request went that failed last.
-    pub(super) last_failed_target: Option<Target>,
+    /// The newest failures since the prompt, each with where its request went; the last one is the newest.
+    pub(super) failed: Vec<(Target, Failure)>,
     /// What was cut from the end of the file when it was opened.
     pub torn: Option<TornTail>,
+    /// The turn that a crash had caught in its request, and that was closed when the session was opened.
+    pub interrupted: Option<u64>,
 }
 
 /// A turn that was neither answered nor given up when its process ended.
@@ -41,20 +45,16 @@ pub(super) enum Unfinished {
     Undecided { turn: u64, target: Target, failure: Failure },
     /// Its retry has started, and spent its budget: what is left to do is to make the request.
     Due { turn: u64, closed: bool },
+    /// It has begun, and no request has been made.
+    Begun { turn: u64 },
+    /// Its answer is recorded as a whole, and its end is not.
+    Answered { max_tokens: bool },
 }
 
 impl Session {
     /// A session over a journal of the caller's.
     pub fn new(journal: Arc<Journal>, target: Target, system: Option<String>) -> Session {
-        Session {
-            journal,
-            target,
-            system,
-            first_request: true,
-            last_failure: None,
-            last_failed_target: None,
-            torn: None,
-        }
+        Session { journal, target, system, first_request: true, failed: Vec::new(), torn: None, interrupted: None }
     }
 
     /// Opens the session `id` in the directory `dir` of JSONL files, as [`Session::open_in`] does.
@@ -71,7 +71,8 @@ impl Session {
     /// Opens the session `id` of a store, or begins it. A turn that waits for a decision or for its retry stays as it
     /// is for [`super::Agent::resume`], until [`Session::abandon_unfinished`] or the next prompt.
     ///
-    /// A turn that a crash caught in its request is closed as `interrupted`, a retry turn like any other: the provider
+    /// A turn that a crash caught before its request is begun again by it, and one whose answer had been recorded is
+    /// completed. A turn that a crash caught in its request is closed as `interrupted`, a retry turn like any other: the provider
     /// may have done the work and charged for it, and there is no failure that an executor could be asked about, so
     /// that only a person may have it done again. For the same reason an answer whose message was not recorded is not
     /// put together from its chunks: it may lack its end.
@@ -87,6 +88,7 @@ impl Session {
         let mut session = Session::new(journal, target, system);
         session.torn = opened.torn;
         if session.unfinished().is_none() {
+            session.interrupted = session.journal.with_state(|state| state.turn_open.then_some(state.last_turn));
             session.abandon_unfinished()?;
         }
         Ok(session)
@@ -97,13 +99,21 @@ impl Session {
         &self.target
     }
 
-    /// Closes what a crash left open, as `interrupted`.
+    /// Keeps a failure for the next attempts to be held against.
+    pub(super) fn remember(&mut self, target: &Target, failure: &Failure) {
+        if self.failed.len() == MOST_REMEMBERED {
+            self.failed.remove(0);
+        }
+        self.failed.push((target.clone(), failure.clone()));
+    }
+
+    /// Closes what a crash left open: as `interrupted`, unless its answer had been recorded.
     pub fn abandon_unfinished(&mut self) -> Result<(), SessionError> {
         self.close_unfinished()
             .map_err(|source| SessionError::Close { session: self.journal.session().to_owned(), source })
     }
 
-    /// Closes what a crash, or a journal that failed, left open, as `interrupted`.
+    /// Closes what a crash, or a journal that failed, left open: as `interrupted`, unless its answer had been recorded.
     pub(super) fn close_unfinished(&self) -> Result<(), JournalError> {
         for body in self.journal.with_state(closers) {
             self.journal.append(body)?;
@@ -117,8 +127,14 @@ impl Session {
             if let Some(turn) = state.to_repeat {
                 return Some(Unfinished::Due { turn, closed: true });
             }
-            let failure = state.step.as_ref().filter(|step| state.turn_open && step.closed)?.failure.clone()?;
             let turn = state.last_turn;
+            let Some(step) = &state.step else {
+                return (state.turn_open && state.turn_asks).then_some(Unfinished::Begun { turn });
+            };
+            if state.turn_open && step.answered {
+                return Some(Unfinished::Answered { max_tokens: step.max_tokens });
+            }
+            let failure = step.failure.clone().filter(|_| state.turn_open && step.closed)?;
             if state.current_retry().is_some_and(|live| live.started) {
                 return Some(Unfinished::Due { turn, closed: false });
             }
@@ -135,8 +151,8 @@ impl Session {
 
     /// The provider whose failed request waits for [`super::Agent::resume`].
     pub fn unfinished_provider(&self) -> Option<String> {
-        self.unfinished()?;
-        self.journal.with_state(|state| state.routed().map(|routed| routed.provider.clone()))
+        let waits = matches!(self.unfinished()?, Unfinished::Undecided { .. } | Unfinished::Due { .. });
+        self.journal.with_state(|state| state.routed().filter(|_| waits).map(|routed| routed.provider.clone()))
     }
 
     pub(super) fn next_turn(&self) -> u64 {
@@ -146,6 +162,11 @@ impl Session {
     pub(super) fn next_message_id(&self) -> String {
         self.journal.with_state(|state| format!("m-{}", state.surface.len() + 1))
     }
+}
+
+/// How a turn ends that was answered.
+pub(super) fn answered(max_tokens: bool) -> TurnEndReason {
+    if max_tokens { TurnEndReason::MaxTokens } else { TurnEndReason::Completed }
 }
 
 /// The events that close an open turn.
@@ -158,6 +179,10 @@ fn closers(state: &SessionState) -> Vec<Body> {
     if let Some(step) = state.step.as_ref().filter(|step| !step.closed) {
         bodies.push(Body::StepEnd(StepEnd { turn, step: step.step, failure: None }));
     }
-    bodies.push(Body::TurnEnd(TurnEnd { turn, reason: TurnEndReason::Interrupted }));
+    let reason = match &state.step {
+        Some(step) if step.answered => answered(step.max_tokens),
+        _ => TurnEndReason::Interrupted,
+    };
+    bodies.push(Body::TurnEnd(TurnEnd { turn, reason }));
     bodies
 }

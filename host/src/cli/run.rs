@@ -221,6 +221,9 @@ pub(super) async fn run(global: &Global, mut args: RunArgs) -> anyhow::Result<Ex
         eprintln!("The journal's last line was cut short by a crash ({}); it was taken off.", torn.reason);
     }
     if args.resume.is_none() {
+        if session.has_unfinished() {
+            eprintln!("The last turn of the session {id} was left unfinished; it is closed, and not gone on with.");
+        }
         session.abandon_unfinished()?;
     } else if let Some(provider) = session.unfinished_provider() {
         // Before anything is appended: the turn can still be resumed with the profile that it was begun with.
@@ -271,10 +274,21 @@ async fn prompt_all(
     let mut any = resume;
     if resume {
         match host.agent.resume(&mut session, &cancel).await.transpose() {
-            None => {
-                eprintln!("Nothing is pending in the session {}.", printer.session);
-                last.status = Some(Exit::Completed);
-            }
+            None => match session.interrupted {
+                Some(turn) => {
+                    let why = format!(
+                        "Turn {turn} of the session {} was interrupted in its request. Whether the provider has answered, \
+                         and charged for it, is not known, so it is not repeated by itself: ask again.",
+                        printer.session
+                    );
+                    eprintln!("error: {why}");
+                    last = Last { status: Some(Exit::Failed), error: Some(why), ..Last::default() };
+                }
+                None => {
+                    eprintln!("Nothing is pending in the session {}.", printer.session);
+                    last.status = Some(Exit::Completed);
+                }
+            },
             Some(outcome) => last = printer.outcome(outcome),
         }
         match last.status {

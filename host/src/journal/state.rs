@@ -3,7 +3,7 @@
 
 use super::event::{Body, ChainMet, Event, ExecutorRef, Header, HeaderConfig, Retry, SCHEDULING_NOTE, TurnEndReason};
 use super::projection::RetryView;
-use crate::llm::{Failure, FailureCode, Message, Role};
+use crate::llm::{Chunk, Failure, FailureCode, FinishReason, Message, Role};
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 
@@ -16,6 +16,8 @@ pub struct SessionState {
     pub last_turn: u64,
     /// The newest turn is not closed.
     pub turn_open: bool,
+    /// The open turn has something to ask: a prompt of its own, or the request that it repeats.
+    pub(crate) turn_asks: bool,
     /// The newest turn ended so that the next one repeats it, and no next one has begun.
     pub to_repeat: Option<u64>,
     /// The newest step of the open turn.
@@ -43,11 +45,15 @@ pub struct SessionState {
 }
 
 /// The newest step of the open turn.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepState {
     pub step: u64,
     pub closed: bool,
     pub failure: Option<Failure>,
+    /// Its answer has been recorded as a whole.
+    pub answered: bool,
+    /// Its stream said that the answer stopped at the model's output limit.
+    pub max_tokens: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -150,6 +156,7 @@ impl SessionState {
             Body::TurnStart(start) => {
                 self.last_turn = start.turn;
                 self.turn_open = true;
+                self.turn_asks = start.retry_of.is_some();
                 self.to_repeat = None;
                 self.step = None;
                 self.live = None;
@@ -160,15 +167,19 @@ impl SessionState {
                 }
             }
             Body::UserMessage(message) => {
+                self.turn_asks = true;
                 self.surface.push(Message { role: Role::User, content: message.content.clone() });
             }
             Body::StepStart(step) => {
-                self.step = Some(StepState { step: step.step, closed: false, failure: None });
+                self.step = Some(StepState { step: step.step, ..StepState::default() });
                 self.live = None;
             }
             Body::RequestHeader(header) => self.header = Some(header.header.clone()),
             Body::AssistantMessage(message) => {
                 self.surface.push(Message { role: Role::Assistant, content: message.message.content.clone() });
+                if let Some(step) = self.step.as_mut().filter(|_| !message.interrupted) {
+                    step.answered = true;
+                }
                 self.started.clear();
             }
             Body::StepEnd(end) => {
@@ -184,7 +195,8 @@ impl SessionState {
                         provider_code: evidence.and_then(|evidence| evidence.provider_code.clone()),
                     });
                 }
-                self.step = Some(StepState { step: end.step, closed: true, failure: end.failure.clone() });
+                let step = self.step.get_or_insert_default();
+                *step = StepState { step: end.step, closed: true, failure: end.failure.clone(), ..*step };
             }
             Body::Chain(chain) => self.chain = Some(chain.clone()),
             Body::Retry(record) => {
@@ -226,7 +238,13 @@ impl SessionState {
                     self.started.clear();
                 }
             }
-            Body::AssistantChunk(_) | Body::ExecutorFault(_) | Body::ExecutorNote(_) | Body::Ignorable { .. } => {}
+            Body::AssistantChunk(chunk) => {
+                if let (Chunk::Finish { reason: FinishReason::MaxTokens }, Some(step)) = (&chunk.chunk, &mut self.step)
+                {
+                    step.max_tokens = true;
+                }
+            }
+            Body::ExecutorFault(_) | Body::ExecutorNote(_) | Body::Ignorable { .. } => {}
         }
     }
 }

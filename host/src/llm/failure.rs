@@ -120,10 +120,19 @@ impl Failure {
         matches!(self.code, Auth | Quota | InvalidRequest | Protocol | ContextOverflow)
     }
 
-    /// Whether another failure says the same, whatever the ids of the two requests.
+    /// Whether another failure says the same, whatever the ids, numbers and times in the two messages.
     pub fn is_alike(&self, other: &Failure) -> bool {
-        let row = |failure: &Failure| failure.evidence.as_ref().and_then(|evidence| evidence.row.clone());
-        self.code == other.code && self.status == other.status && row(self) == row(other)
+        let facts = |failure: &Failure| {
+            let evidence = failure.evidence.as_deref();
+            evidence.map(|evidence| (evidence.row.clone(), evidence.provider_code.clone())).unwrap_or_default()
+        };
+        fn words(failure: &Failure) -> impl Iterator<Item = &str> {
+            failure.message.split_whitespace().filter(|word| !word.contains(|c: char| c.is_ascii_digit()))
+        }
+        self.code == other.code
+            && self.status == other.status
+            && facts(self) == facts(other)
+            && words(self).eq(words(other))
     }
 
     /// Whether the provider asked for a retry, if it said anything about that.
@@ -131,16 +140,22 @@ impl Failure {
         self.evidence.as_ref()?.should_retry
     }
 
-    /// Writes into the evidence what a policy makes of what the provider asked for. An executor of one's own may do
-    /// otherwise; its record then says so.
-    pub fn judge(&mut self, policy: &RetryPolicy) {
+    /// Writes into the evidence what a policy makes of what the provider asked for, after `failed_before` requests that
+    /// failed since the prompt. An executor of one's own may do otherwise; its record then says so.
+    pub fn judge(&mut self, policy: &RetryPolicy, failed_before: u64) {
         let (code, asked) = (self.code, self.should_retry());
-        let retried = is_retried(policy, code, asked);
+        let left = match policy {
+            RetryPolicy::Normal { max_retries, .. } => max_retries.saturating_sub(failed_before),
+            RetryPolicy::Always { .. } => 1,
+        };
+        let retried = left > 0 && is_retried(policy, code, asked);
         let Some(evidence) = &mut self.evidence else { return };
         evidence.should_retry_use =
             asked.map(|asked| if asked == retried { ShouldRetryUse::Obeyed } else { ShouldRetryUse::Ignored });
         if let Some(hint) = &mut evidence.hint {
             let unused = (!retried).then(|| match asked {
+                _ if left == 0 && failed_before > 0 => "the policy's retries are used up".to_owned(),
+                _ if left == 0 => "the policy allows no retry".to_owned(),
                 Some(false) => "the provider asks not to retry".to_owned(),
                 Some(true) | None => format!("the policy does not retry {code}"),
             });
@@ -160,7 +175,6 @@ fn is_retried(policy: &RetryPolicy, code: FailureCode, asked: Option<bool>) -> b
     use FailureCode::*;
     match policy {
         RetryPolicy::Always { .. } => true,
-        RetryPolicy::Normal { max_retries: 0, .. } => false,
         RetryPolicy::Normal { retryable_codes, .. } => match asked {
             Some(false) => false,
             // A credential, a balance and a size stay what they are.
@@ -281,7 +295,7 @@ mod tests {
         let hint = Hint { source: "retry-after".into(), raw: "x".into(), ms, r#use: None, why };
         let evidence = Evidence { hint: Some(hint), should_retry, ..Evidence::default() };
         let mut failure = Failure { evidence: Some(Box::new(evidence)), ..Failure::new(code, "no") };
-        failure.judge(&policy);
+        failure.judge(&policy, 0);
         *failure.evidence.unwrap()
     }
 

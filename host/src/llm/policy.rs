@@ -45,15 +45,12 @@ pub enum RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// The policy for a failure that will only repeat itself: under `always`, every delay is the longest one, without
-    /// jitter, so that a hopeless request is never repeated in a hurry. Under `normal` nothing changes, since its
-    /// budget ends anyway.
-    pub fn slow_lane(self) -> RetryPolicy {
+    /// The delay, in milliseconds, before a request that cannot succeed is repeated: under `always` the longest one, so
+    /// that a hopeless request is never repeated in a hurry. Under `normal` there is none, since its budget ends anyway.
+    pub fn slow_lane_ms(&self) -> Option<f64> {
         match self {
-            RetryPolicy::Always { backoff } => RetryPolicy::Always {
-                backoff: Backoff { initial_delay_ms: backoff.max_delay_ms, jitter_ratio: 0.0, ..backoff },
-            },
-            normal @ RetryPolicy::Normal { .. } => normal,
+            RetryPolicy::Always { backoff } => Some(backoff.max_delay_ms),
+            RetryPolicy::Normal { .. } => None,
         }
     }
 }

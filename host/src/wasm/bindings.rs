@@ -32,7 +32,7 @@ impl From<&plain::FailedStep> for types::FailedStep {
                 code: step.failure.code.as_str().to_owned(),
                 message: step.failure.message.clone(),
                 status: step.failure.status,
-                retry_after_ms: step.failure.provider_retry_after_ms,
+                retry_after_ms: step.retry_after_ms(),
                 request_id: step.failure.request_id.clone(),
                 should_retry: step.failure.should_retry(),
             },

@@ -55,6 +55,16 @@ pub struct FailedStep {
     pub pending: Option<PendingRetry>,
 }
 
+impl FailedStep {
+    /// The wait that executors are asked to keep, in milliseconds: the provider's, or the slow lane's for a request that
+    /// cannot succeed.
+    pub fn retry_after_ms(&self) -> Option<f64> {
+        let hopeless = self.failure.impossible().is_some();
+        let slow = self.policy.as_ref().filter(|_| hopeless).and_then(RetryPolicy::slow_lane_ms);
+        slow.or(self.failure.provider_retry_after_ms)
+    }
+}
+
 /// A scheduled wait that was interrupted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PendingRetry {
