@@ -161,7 +161,18 @@ fn told(error: &anyhow::Error) -> String {
     })
 }
 
+/// A file that may not grow any further is an error of the write, as a full disk is, and no reason to be killed.
+#[cfg(unix)]
+fn survive_file_limits() {
+    let signal = tokio::signal::unix::SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
+    if let Err(error) = tokio::signal::unix::signal(signal) {
+        tracing::debug!(%error, "a file at its limit will end the process");
+    }
+}
+
 async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
+    #[cfg(unix)]
+    survive_file_limits();
     match cli.command {
         Command::Run(args) => run::run(&cli.global, args).await,
         Command::Demo(args) => demo::run(&cli.global, args).await,

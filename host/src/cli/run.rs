@@ -100,7 +100,15 @@ fn choose_store(args: &RunArgs, profile: JournalKind, dir: &Path, id: &str) -> a
     if wanted.store(dir).contains(id)? {
         return Ok(wanted.store(dir));
     }
-    let elsewhere = other.store(dir).contains(id)?;
+    let elsewhere = match other.store(dir).contains(id) {
+        Ok(elsewhere) => elsewhere,
+        // A store that cannot be read keeps no session from being begun in the one that is asked for.
+        Err(error) if args.resume.is_none() => {
+            eprintln!("warning: {error}");
+            false
+        }
+        Err(error) => return Err(error.into()),
+    };
     // The profile says where new sessions go; an old one stays where it is.
     if elsewhere && args.journal.is_none() {
         return Ok(other.store(dir));

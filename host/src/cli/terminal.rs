@@ -102,15 +102,23 @@ impl WaitLine {
                 self.redraw();
             }
             Body::RetryHandover(handover) => {
-                let remaining = seconds(handover.remaining_ms);
+                let remains = match handover.remaining_ms {
+                    0.0 => "the wait is over".to_owned(),
+                    ms => format!("{}s of the wait remain", seconds(ms)),
+                };
+                // A wait that an earlier process had begun is new to this one.
+                let resumed = self.waiting.is_none();
                 self.await_row();
                 self.note(&format!(
-                    "Handed over from {} to generation {} · {remaining}s of the wait remain",
+                    "Handed over from {} to generation {} · {remains}",
                     handover.from.id, handover.generation
                 ));
+                if resumed {
+                    self.redraw();
+                }
             }
             Body::RetryStarted(_) => self.settle("Retried model request"),
-            // A wait that ends with its turn, and not with a retry, was given up.
+            // A wait that ends with its turn, and not with a retry, is given up.
             Body::TurnEnd(_) => self.settle(CANCELLED),
             Body::ExecutorFault(fault) => self.note(&format!("Executor {} failed: {}", fault.id, fault.message)),
             _ => {}

@@ -12,6 +12,7 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, ser::SerializeMap};
 use serde_json::value::RawValue;
+use std::borrow::Cow;
 
 /// One record of a session.
 #[derive(Clone, Debug, PartialEq)]
@@ -400,13 +401,19 @@ impl<'de> Deserialize<'de> for Event {
             ignorable: bool,
             #[serde(default)]
             source_event_seqs: Option<Vec<u64>>,
-            // Always "append" where it stands; derived from the type when written.
-            #[serde(default, rename = "surfaceOp")]
-            _surface_op: Option<String>,
+            #[serde(default, borrow)]
+            surface_op: Option<Cow<'a, str>>,
         }
         let envelope = Envelope::deserialize(deserializer)?;
         let body = Body::parse(&envelope.r#type, envelope.ignorable, envelope.data)
             .map_err(|error| D::Error::custom(format!("{}: {error}", envelope.r#type)))?;
+        // Derived from the type when written: what reaches a request says so, and nothing else does.
+        let expected = body.is_surface().then_some("append");
+        if envelope.surface_op.as_deref() != expected && !matches!(body, Body::Ignorable { .. }) {
+            let kind = envelope.r#type;
+            let must = expected.map_or_else(|| "be absent".to_owned(), |op| format!("be \"{op}\""));
+            return Err(D::Error::custom(format!("{kind}: surfaceOp must {must}")));
+        }
         Ok(Event { seq: envelope.seq, time: envelope.time, body, source_event_seqs: envelope.source_event_seqs })
     }
 }

@@ -7,7 +7,6 @@ use super::{
     event::Event,
     lease::{self, Lease},
     record,
-    state::SessionState,
     store::{self, Listed, Log, Store, StoreError},
     sync::SharedSync,
 };
@@ -23,7 +22,7 @@ use std::{
     time::UNIX_EPOCH,
 };
 
-pub use super::record::{Contents, Dialect, FORMAT_VERSION, FileHeader, HeaderType, TornTail, session_path};
+pub use super::record::{Contents, Dialect, FORMAT_VERSION, FileHeader, HeaderType, Raw, TornTail, session_path};
 
 /// What [`JsonlLog::open`] found.
 pub type Opened = store::Opened<JsonlLog>;
@@ -35,8 +34,21 @@ fn io_error(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Stor
 
 /// Reads a file without changing it. A torn tail and damage are reported, and left out.
 pub fn read(path: &Path) -> Result<Contents, StoreError> {
-    let bytes = std::fs::read(path).map_err(io_error(path, "read"))?;
-    record::parse(&path.display().to_string(), &bytes)
+    record::parse(&path.display().to_string(), &read_raw(path)?)
+}
+
+/// Reads a file's bytes. Errors: it is a link, a directory or a pipe, or cannot be read.
+pub fn read_raw(path: &Path) -> Result<Raw, StoreError> {
+    // A pipe would wait for its writer for ever.
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let opened = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path);
+    let mut file = opened.map_err(|error| open_error(path, error))?;
+    if !file.metadata().map_err(io_error(path, "read"))?.is_file() {
+        return Err(StoreError::NotAFile { path: path.display().to_string() });
+    }
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(io_error(path, "read"))?;
+    Ok(Raw { bytes, lost: None })
 }
 
 /// A directory of sessions, one file each.
@@ -56,12 +68,11 @@ impl Store for JsonlStore {
         Ok(JsonlLog::open(&self.dir, id)?.boxed())
     }
 
-    fn raw(&self, id: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        let path = session_path(&self.dir, id)?;
-        match std::fs::read(&path) {
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(io_error(&path, "read")(error)),
+    fn raw(&self, id: &str) -> Result<Option<Raw>, StoreError> {
+        match read_raw(&session_path(&self.dir, id)?) {
+            Ok(raw) => Ok(Some(raw)),
+            Err(StoreError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
@@ -78,7 +89,7 @@ impl Store for JsonlStore {
             if record::check_id(id).is_err() {
                 continue;
             }
-            let modified = path.metadata().and_then(|metadata| metadata.modified()).unwrap_or(UNIX_EPOCH);
+            let modified = path.symlink_metadata().and_then(|metadata| metadata.modified()).unwrap_or(UNIX_EPOCH);
             let modified_ms = modified.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
             listed.push(Listed { id: id.to_owned(), modified_ms });
         }
@@ -150,17 +161,18 @@ impl JsonlLog {
             std::fs::remove_file(&path).map_err(io_error(&path, "removed"))?;
             return Ok(Opened::empty(log));
         }
-        let contents = record::parse(&path.display().to_string(), &bytes)?;
-        if let Some(damage) = contents.damage {
-            return Err(StoreError::damaged(path.display().to_string(), damage));
+        let len = bytes.len() as u64;
+        let contents = record::parse(&path.display().to_string(), &Raw { bytes, lost: None })?;
+        if let Some(obstacle) = contents.obstacle() {
+            return Err(StoreError::damaged(path.display().to_string(), obstacle));
         }
-        log.len = contents.torn.as_ref().map_or(bytes.len() as u64, |torn| torn.offset);
+        log.len = contents.torn.as_ref().map_or(len, |torn| torn.offset);
         if contents.torn.is_some() {
             file.set_len(log.len).and_then(|()| file.sync_all()).map_err(io_error(&path, "cut"))?;
         }
         file.seek(SeekFrom::Start(log.len)).map_err(io_error(&path, "read"))?;
         log.file = Some(Arc::new(file));
-        Ok(Opened { log, state: SessionState::of(&contents.events), torn: contents.torn })
+        Ok(Opened { log, state: contents.state, torn: contents.torn })
     }
 
     /// The session's file, which exists once the first event has been written.

@@ -71,8 +71,10 @@ pub enum RetryOutcome {
 
 impl RetryRow {
     /// What remains of the wait at `now_ms`, in milliseconds; 0 when it is over or overdue.
+    /// Never more than the whole wait, whatever became of the clock.
     pub fn remaining_ms(&self, now_ms: u64) -> u64 {
-        if self.outcome == RetryOutcome::Waiting { self.due_at.saturating_sub(now_ms) } else { 0 }
+        let left = self.due_at.saturating_sub(now_ms).min(whole_ms(self.delay_ms));
+        if self.outcome == RetryOutcome::Waiting { left } else { 0 }
     }
 
     /// `2/5`, or `2/∞` under `always`.

@@ -2,7 +2,7 @@
 
 use super::{
     event::Event,
-    record::{self, Contents, TornTail},
+    record::{self, Contents, Raw, TornTail},
     state::SessionState,
 };
 use futures_util::future::BoxFuture;
@@ -43,7 +43,7 @@ pub enum StoreError {
     #[error("{path} is a symbolic link or not a regular file; a journal is never written through one.")]
     NotAFile { path: String },
     #[error(
-        "{path} is damaged at line {line} (byte {offset}): {reason}. Complete turns follow the damage, so nothing was cut."
+        "{path} is damaged at line {line} (byte {offset}): {reason}. It can be shown and exported up to there, and was left as it is."
     )]
     Damaged { path: String, line: usize, offset: u64, reason: String },
     #[error("{path} is not a session of this version: {reason}.")]
@@ -60,8 +60,8 @@ impl StoreError {
     }
 
     /// The session `path` cannot be gone on with, since its record is unreadable at `place`.
-    pub(super) fn damaged(path: String, place: TornTail) -> StoreError {
-        StoreError::Damaged { path, line: place.line, offset: place.offset, reason: place.reason }
+    pub(super) fn damaged(path: String, place: &TornTail) -> StoreError {
+        StoreError::Damaged { path, line: place.line, offset: place.offset, reason: place.reason.clone() }
     }
 }
 
@@ -71,9 +71,8 @@ pub trait Store: Send + Sync {
     /// end is taken off. Errors: another process writes it, it is damaged, or the store fails.
     fn open(&self, id: &str) -> Result<Opened, StoreError>;
 
-    /// The record as bytes, a header line and one line an event, whatever its state; `None` when there is none. Never
-    /// changes it. Errors: the store fails.
-    fn raw(&self, id: &str) -> Result<Option<Vec<u8>>, StoreError>;
+    /// The record as bytes, whatever its state; `None` when there is none. Never changes it. Errors: the store fails.
+    fn raw(&self, id: &str) -> Result<Option<Raw>, StoreError>;
 
     /// The sessions, by id. One that cannot be read is among them. Errors: the store itself cannot be read.
     fn list(&self) -> Result<Vec<Listed>, StoreError>;

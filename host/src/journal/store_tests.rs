@@ -3,6 +3,7 @@
 use super::{
     Body, Event, JsonlStore, SessionState, SqliteStore, Store, StoreError,
     event::{AssistantChunk, ExecutorNote, StepEnd, StepRef, TurnEnd, TurnEndReason, TurnStart},
+    invariants,
 };
 use crate::llm::Chunk;
 use std::path::Path;
@@ -45,10 +46,12 @@ fn runtime() -> tokio::runtime::Runtime {
 
 #[test]
 fn nothing_is_kept_of_a_session_before_its_first_event() {
-    both(|store, _| {
+    both(|store, dir| {
         let store = store();
         drop(store.open("s").unwrap());
         assert_eq!(store.list().unwrap(), []);
+        let left: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, Vec::<std::ffi::OsString>::new());
         assert!(matches!(store.read("s"), Err(StoreError::Missing { .. })));
     });
 }
@@ -120,6 +123,93 @@ fn a_name_that_could_leave_the_directory_is_refused() {
     });
 }
 
+/// A line that a newer version has written behind an intact session.
+const NEWER: [&str; 3] = [
+    r#"{"type":"future/thing","seq":5,"time":1,"data":{}}"#,
+    r#"{"type":"turn/start","seq":5,"time":1,"data":{"turn":2,"retryOf":"the one before"}}"#,
+    r#"{"type":"turn/end","seq":5,"time":1,"data":{"turn":1,"reason":{"kind":"forked"}}}"#,
+];
+
+#[test]
+fn what_a_newer_version_has_written_is_never_taken_off() {
+    let files = tempfile::tempdir().unwrap();
+    let path = files.path().join("s.jsonl");
+    for line in NEWER {
+        let _ = std::fs::remove_file(&path);
+        let store = JsonlStore::new(files.path());
+        write(&store, "s", &numbered(0, turn(1)));
+        let text = std::fs::read_to_string(&path).unwrap() + line + "\n";
+        std::fs::write(&path, &text).unwrap();
+        match store.open("s") {
+            Err(error @ StoreError::Damaged { line: 7, .. }) => {
+                assert!(error.to_string().contains("newer"), "{error}");
+            }
+            other => panic!("{:?}", other.err()),
+        }
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), text, "it is left as it was");
+        let contents = store.read("s").unwrap();
+        assert_eq!((contents.events.len(), contents.torn), (5, None));
+    }
+}
+
+#[test]
+fn an_intact_turn_end_behind_damage_is_known_whatever_its_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = JsonlStore::new(dir.path());
+    write(&store, "s", &numbered(0, turn(1)[..2].to_vec()));
+    let path = dir.path().join("s.jsonl");
+    let end = r#"{"type":"turn/end","seq":3,"time":1,"data":{"turn":1,"reason":{"kind":"forked"}}}"#;
+    let text = std::fs::read_to_string(&path).unwrap() + "{\"type\":\"ste\n" + end + "\n";
+    std::fs::write(&path, text).unwrap();
+    assert!(matches!(store.open("s"), Err(StoreError::Damaged { line: 4, .. })));
+}
+
+#[test]
+fn a_history_that_breaks_a_rule_is_shown_and_not_gone_on_with() {
+    both(|store, _| {
+        let events = numbered(0, [turn(1), turn(1)].concat());
+        write(&*store(), "s", &events);
+        match store().open("s") {
+            Err(error @ StoreError::Damaged { line: 7, .. }) => {
+                assert!(error.to_string().contains("turn-number: Turn 1 must be 2"), "{error}");
+            }
+            other => panic!("{:?}", other.err()),
+        }
+        let contents = store().read("s").unwrap();
+        assert_eq!((contents.events, contents.broken.map(|broken| broken.line)), (events, Some(7)));
+    });
+}
+
+#[test]
+fn only_what_says_so_reaches_a_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s.jsonl");
+    let header = r#"{"type":"session","version":1,"id":"s","createdAt":1,"dialect":"closed-step"}"#;
+    let start = r#"{"type":"turn/start","seq":0,"time":1,"data":{"turn":1}}"#;
+    let message = r#"{"type":"user/message","seq":1,"time":1,"data":{"content":[],"source":{"kind":"user"},"role":"user","id":"m"}"#;
+    for (end, readable) in [("}", 1), (r#","surfaceOp":"replace"}"#, 1), (r#","surfaceOp":"append"}"#, 2)] {
+        std::fs::write(&path, format!("{header}\n{start}\n{message}{end}\n")).unwrap();
+        let contents = JsonlStore::new(dir.path()).read("s").unwrap();
+        assert_eq!((contents.events.len(), contents.damage.is_none()), (readable, readable == 2), "{end}");
+    }
+}
+
+#[test]
+fn a_pipe_a_directory_or_a_link_is_listed_and_never_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = JsonlStore::new(dir.path());
+    write(&store, "good", &numbered(0, turn(1)));
+    std::fs::create_dir(dir.path().join("directory.jsonl")).unwrap();
+    std::os::unix::fs::symlink(dir.path().join("good.jsonl"), dir.path().join("link.jsonl")).unwrap();
+    let pipe = std::process::Command::new("mkfifo").arg(dir.path().join("pipe.jsonl")).status().unwrap();
+    assert!(pipe.success());
+    for id in ["directory", "link", "pipe"] {
+        assert!(matches!(store.read(id), Err(StoreError::NotAFile { .. })), "{id}");
+    }
+    assert_eq!(store.list().unwrap().len(), 4);
+    assert_eq!(store.read("good").unwrap().events.len(), 5);
+}
+
 /// Root may write anywhere that is no file system of the kernel's own.
 #[cfg(target_os = "linux")]
 #[test]
@@ -175,8 +265,9 @@ mod differential {
 
     fn body() -> impl Strategy<Value = Body> {
         prop_oneof![
-            (1..4_u64, any::<Option<u64>>()).prop_map(|(turn, retry_of)| Body::TurnStart(TurnStart { turn, retry_of })),
-            (any::<u64>(), ".{0,20}").prop_map(|(turn, text)| Body::AssistantChunk(AssistantChunk {
+            (1..6_u64).prop_map(|turn| Body::TurnStart(TurnStart { turn, retry_of: None })),
+            (1..6_u64).prop_map(|turn| Body::StepStart(StepRef { turn, step: 1 })),
+            (1..6_u64, ".{0,20}").prop_map(|(turn, text)| Body::AssistantChunk(AssistantChunk {
                 turn,
                 step: 1,
                 chunk: Chunk::TextDelta { index: 0, text },
@@ -189,7 +280,8 @@ mod differential {
                     id,
                 })
             }),
-            (1..4_u64).prop_map(|turn| Body::TurnEnd(TurnEnd { turn, reason: TurnEndReason::Aborted })),
+            (1..6_u64).prop_map(|turn| Body::StepEnd(StepEnd { turn, step: 1, failure: None })),
+            (1..6_u64).prop_map(|turn| Body::TurnEnd(TurnEnd { turn, reason: TurnEndReason::Aborted })),
         ]
     }
 
@@ -208,7 +300,7 @@ mod differential {
         let mut store = new();
         let ids = ["a", "b", "c"];
         let mut open = ids.map(|_| None);
-        let mut next = [0_u64; 3];
+        let mut states = [(); 3].map(|()| SessionState::default());
         let mut seen = Vec::new();
         for (session, op) in ops {
             let (id, session) = (ids[*session], *session);
@@ -220,10 +312,12 @@ mod differential {
                     seen.push(format!("{:?}", opened.state));
                     open[session] = Some(opened.log);
                 }
+                // A store keeps what a journal lets through.
+                Op::Append(body) if invariants::check(&states[session], body).is_err() => {}
                 Op::Append(body) => {
                     let log = open[session].get_or_insert_with(|| store.open(id).unwrap().log);
-                    let seq = next[session];
-                    next[session] += 1;
+                    let seq = states[session].next_seq;
+                    states[session].apply(seq, body);
                     log.write(&Event { seq, time: seq, body: (**body).clone(), source_event_seqs: Some(vec![seq]) })
                         .unwrap();
                 }
@@ -236,7 +330,7 @@ mod differential {
                     if let Some(log) = &mut open[session] {
                         runtime.block_on(log.durable()).unwrap();
                     }
-                    let raw = store.raw(id).unwrap().map(|raw| String::from_utf8(raw).unwrap());
+                    let raw = store.raw(id).unwrap().map(|raw| String::from_utf8(raw.bytes).unwrap());
                     seen.push(format!("{raw:?}"));
                 }
             }
@@ -251,7 +345,7 @@ mod differential {
         #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
         #[test]
         fn both_stores_show_the_same_bytes_after_any_history(
-            ops in proptest::collection::vec((0..3_usize, op()), 1..60)
+            ops in proptest::collection::vec((0..3_usize, op()), 1..200)
         ) {
             let (files, database) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
             let jsonl = play(&|| Box::new(JsonlStore::new(files.path())), &ops);
@@ -263,7 +357,10 @@ mod differential {
 
 mod damage {
     use super::*;
-    use crate::journal::{record, verify::verify_bytes};
+    use crate::journal::{
+        record::{self, Raw},
+        verify::verify_bytes,
+    };
     use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
     const CLOSED_TURNS: u64 = 6;
@@ -274,7 +371,7 @@ mod damage {
         bodies.extend(turn(CLOSED_TURNS + 1).into_iter().take(3));
         let store = JsonlStore::new(dir);
         write(&store, "s", &numbered(0, bodies));
-        store.raw("s").unwrap().unwrap()
+        store.raw("s").unwrap().unwrap().bytes
     }
 
     /// What disks, crashes and editors do to a file.
@@ -317,7 +414,8 @@ mod damage {
             let bytes = damaged(&whole, &mut SmallRng::seed_from_u64(seed));
             let report = verify_bytes("s", &bytes);
             assert!(!report.to_string().is_empty());
-            let Ok(contents) = record::parse("s", &bytes) else {
+            let raw = Raw { bytes: bytes.clone(), lost: None };
+            let Ok(contents) = record::parse("s", &raw) else {
                 assert!(!report.is_good(), "seed {seed}: refused, and yet verified");
                 refused += 1;
                 continue;

@@ -2,6 +2,7 @@
 
 mod configuration;
 mod files;
+mod journal;
 mod run;
 mod stdout;
 mod stop;

@@ -27,10 +27,11 @@ pub(super) fn run(home: &Home, args: &ExportArgs) -> anyhow::Result<Exit> {
     };
     let raw = source.raw()?;
     let contents = crate::journal::record::parse(&source.name(), &raw)?;
+    // An event that breaks a rule is an event all the same.
     let cut = contents.damage.as_ref().or(contents.torn.as_ref());
-    let end = cut.map_or(raw.len(), |cut| cut.offset as usize);
+    let end = cut.map_or(raw.bytes.len(), |cut| cut.offset as usize);
     // The text, not the events: what a newer version wrote, and marked as ignorable, goes through unchanged.
-    let text = std::str::from_utf8(&raw[..end]).context("the record is not text")?;
+    let text = std::str::from_utf8(&raw.bytes[..end]).context("the record is not text")?;
     match args.turn {
         None => print(text)?,
         Some(turn) => {
@@ -43,9 +44,9 @@ pub(super) fn run(home: &Home, args: &ExportArgs) -> anyhow::Result<Exit> {
         }
     }
     if let Some(cut) = cut {
-        let left = raw.len() - end;
+        let left = raw.bytes.len() - end;
         eprintln!(
-            "{}: {left} bytes from line {} (byte {}) on were left out: {}.",
+            "{}: what stands from line {} (byte {}) on was left out, {left} bytes: {}.",
             source.name(),
             cut.line,
             cut.offset,

@@ -10,7 +10,7 @@ use crate::{
         stdout::{print, print_line},
     },
     env::{Clock, SystemClock},
-    journal::{SessionState, projection::RetryRow, record::Contents},
+    journal::{projection::RetryRow, record::Contents},
     profile::Home,
 };
 use clap::Args;
@@ -86,7 +86,7 @@ pub(super) fn run(home: &Home, args: &ListArgs) -> anyhow::Result<Exit> {
         eprintln!("None of the {} sessions is in such a state.", sources.len());
     } else if rows.is_empty() && errors.is_empty() {
         eprintln!("There are no sessions in {} yet; `retake demo` makes one.", home.sessions_dir().display());
-    } else {
+    } else if !rows.is_empty() {
         print(&table(&rows))?;
     }
     for error in &errors {
@@ -105,7 +105,7 @@ fn row(source: &Source, now_ms: u64) -> Row {
             created_at: None,
             turns: 0,
             last_activity: source.modified_ms(),
-            detail: format!("{error:#}"),
+            detail: error.to_string(),
             written_by: None,
             retry: None,
         },
@@ -113,8 +113,8 @@ fn row(source: &Source, now_ms: u64) -> Row {
 }
 
 fn readable(source: &Source, contents: &Contents, now_ms: u64) -> Row {
-    let session = SessionState::of(&contents.events);
-    let (state, detail) = if let Some(damage) = &contents.damage {
+    let session = &contents.state;
+    let (state, detail) = if let Some(damage) = contents.obstacle() {
         let place = format!("{}: line {} (byte {}): {}", source.name(), damage.line, damage.offset, damage.reason);
         (State::Damaged, place)
     } else if let Some(row) = session.retries.waiting() {
@@ -139,7 +139,7 @@ fn readable(source: &Source, contents: &Contents, now_ms: u64) -> Row {
         last_activity: contents.events.last().map_or(contents.header.created_at, |event| event.time),
         detail,
         written_by: source.written_by(),
-        retry: session.retries.current,
+        retry: session.retries.current.clone(),
     }
 }
 

@@ -36,9 +36,10 @@ pub(super) fn run(home: &Home, args: &ShowArgs) -> anyhow::Result<Exit> {
         None => Source::newest(home)?,
     };
     let contents = source.read()?;
-    if let Some(damage) = &contents.damage {
-        let (line, offset, reason) = (damage.line, damage.offset, &damage.reason);
-        eprintln!("{} is damaged at line {line} (byte {offset}): {reason}. What follows is left out.", source.name());
+    if let Some(place) = contents.obstacle() {
+        let (line, offset, reason) = (place.line, place.offset, &place.reason);
+        let rest = if contents.damage.is_some() { " What cannot be read is left out." } else { "" };
+        eprintln!("{} cannot be gone on with: line {line} (byte {offset}): {reason}.{rest}", source.name());
     }
     if let Some(turn) = args.turn {
         anyhow::ensure!(of_turn(&contents, Some(turn)).next().is_some(), "{} has no turn {turn}.", source.name());
@@ -49,7 +50,9 @@ pub(super) fn run(home: &Home, args: &ShowArgs) -> anyhow::Result<Exit> {
         }
     } else {
         print(&timeline(&contents, args.turn, args.chunks))?;
-        print(&pending(&contents, SystemClock.wall_ms(), source.written_by()))?;
+        if contents.obstacle().is_none() {
+            print(&pending(&contents, SystemClock.wall_ms(), source.written_by()))?;
+        }
     }
     Ok(Exit::Completed)
 }

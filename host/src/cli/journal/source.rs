@@ -3,14 +3,17 @@
 use crate::{
     journal::{
         JsonlStore, SqliteStore, Store, StoreError,
-        jsonl::session_path,
-        record::{self, Contents},
-        verify::{Report, verify_bytes},
+        jsonl::{read_raw, session_path},
+        record::{self, Contents, Raw},
+        verify::{Finding, Report, verify_bytes},
     },
     profile::Home,
 };
 use anyhow::Context;
-use std::{path::PathBuf, rc::Rc};
+use std::{
+    path::{Path, PathBuf},
+    rc::Rc,
+};
 
 /// A session's record, found.
 pub(super) enum Source {
@@ -25,16 +28,22 @@ fn stores(home: &Home) -> [Rc<dyn Store>; 2] {
 }
 
 impl Source {
-    /// `name` is a session's id, or a path when it ends in `.jsonl` or has a separator.
+    /// `name` is a session's id, or the path of a file: it ends in `.jsonl`, has a separator, or is there.
     pub fn find(home: &Home, name: &str) -> anyhow::Result<Source> {
         if name.ends_with(".jsonl") || name.contains(std::path::is_separator) {
             return Ok(Source::File(PathBuf::from(name)));
         }
         session_path(&home.sessions_dir(), name)?;
-        for store in stores(home) {
-            if let Some(found) = store.list()?.into_iter().find(|listed| listed.id == name) {
-                return Ok(Source::Stored { store, id: found.id, modified_ms: found.modified_ms });
-            }
+        let (sources, errors) = Source::listed(home);
+        if let Some(source) = sources.into_iter().find(|source| source.id() == name) {
+            return Ok(source);
+        }
+        // A store that cannot be read may be the one that has it.
+        if let Some(error) = errors.into_iter().next() {
+            return Err(error.into());
+        }
+        if Path::new(name).is_file() {
+            return Ok(Source::File(PathBuf::from(name)));
         }
         anyhow::bail!("There is no session \"{name}\" in {}.", home.sessions_dir().display())
     }
@@ -69,9 +78,12 @@ impl Source {
         Ok(sources)
     }
 
-    /// The session that was written to last.
+    /// The session that was written to last, in a store that can be read.
     pub fn newest(home: &Home) -> anyhow::Result<Source> {
-        Source::all(home)?.into_iter().max_by_key(Source::modified_ms).context("There are no sessions yet.")
+        match Source::listed(home).0.into_iter().max_by_key(Source::modified_ms) {
+            Some(source) => Ok(source),
+            None => Source::all(home)?.pop().context("There are no sessions yet."),
+        }
     }
 
     /// When it was last written, in milliseconds since the Unix epoch.
@@ -107,20 +119,27 @@ impl Source {
     }
 
     /// The record as bytes.
-    pub fn raw(&self) -> anyhow::Result<Vec<u8>> {
+    pub fn raw(&self) -> Result<Raw, StoreError> {
         match self {
-            Source::File(path) => std::fs::read(path).with_context(|| format!("{} could not be read", path.display())),
+            Source::File(path) => read_raw(path),
             Source::Stored { store, id, .. } => {
-                store.raw(id)?.with_context(|| format!("{} has been removed.", self.name()))
+                store.raw(id)?.ok_or_else(|| StoreError::Missing { id: id.clone(), path: self.name() })
             }
         }
     }
 
-    pub fn read(&self) -> anyhow::Result<Contents> {
-        Ok(record::parse(&self.name(), &self.raw()?)?)
+    pub fn read(&self) -> Result<Contents, StoreError> {
+        record::parse(&self.name(), &self.raw()?)
     }
 
-    pub fn verify(&self) -> anyhow::Result<Report> {
-        Ok(verify_bytes(&self.name(), &self.raw()?))
+    pub fn verify(&self) -> Result<Report, StoreError> {
+        let raw = self.raw()?;
+        let mut report = verify_bytes(&self.name(), &raw.bytes);
+        if let Some(reason) = raw.lost {
+            let line = 1 + raw.bytes.iter().filter(|&&byte| byte == b'\n').count();
+            let message = format!("Events are missing from here on: {reason}.");
+            report.findings.push(Finding { line, offset: raw.bytes.len() as u64, rule: "lost-events", message });
+        }
+        Ok(report)
     }
 }

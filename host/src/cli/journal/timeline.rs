@@ -6,7 +6,7 @@ use super::when::{span, utc};
 use crate::{
     agent::text_of,
     journal::{
-        Body, Event, SessionState,
+        Body, Event,
         event::{ExecutorRef, Retry, SCHEDULING_NOTE, TurnEndReason},
         record::Contents,
     },
@@ -80,14 +80,14 @@ fn summary(contents: &Contents) -> String {
     let prompts = count(|body| matches!(body, Body::UserMessage(_)), "prompt", "prompts");
     let turns = count(|body| matches!(body, Body::TurnStart(_)), "turn", "turns");
     let retries = count(|body| matches!(body, Body::RetryStarted(_)), "retry", "retries");
-    let mut text = format!("session {}: {prompts}, {turns}, {retries}", contents.header.id);
+    let mut text = format!("session {}: {prompts}, {turns}, {retries}", printable(&contents.header.id));
     let end = contents.events.iter().rev().find_map(|event| match &event.body {
         Body::TurnEnd(end) => Some(end),
         _ => None,
     });
     let took = contents.events.first().zip(contents.events.last()).map_or(0, |(a, b)| b.time.saturating_sub(a.time));
     match end {
-        Some(end) if !SessionState::of(&contents.events).turn_open => {
+        Some(end) if !contents.state.turn_open => {
             let _ = write!(text, ", {} after {}", ending(&end.reason), span(took));
         }
         _ => text.push_str(", not ended"),
@@ -222,6 +222,8 @@ fn printable(text: &str) -> String {
     text.chars()
         .map(|sign| match sign {
             '\n' | '\r' | '\t' | '\u{2028}' | '\u{2029}' => ' ',
+            // Nor turned around.
+            '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => '\u{fffd}',
             sign if sign.is_control() => '\u{fffd}',
             sign => sign,
         })
@@ -234,7 +236,7 @@ pub(super) fn pending(contents: &Contents, now_ms: u64, writer: Option<u32>) -> 
         Some(process) => format!("Process {process} is at it."),
         None => format!("Go on with: retake run --resume {}", contents.header.id),
     };
-    let state = SessionState::of(&contents.events);
+    let state = &contents.state;
     let turn = state.last_turn;
     let mark = style("Pending:").bold();
     if let Some(row) = state.retries.waiting() {

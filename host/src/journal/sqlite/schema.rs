@@ -56,6 +56,10 @@ pub(super) fn open_for_writing(path: &Path) -> Result<Connection, StoreError> {
     check_file(path)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
     let mut connection = Connection::open_with_flags(resolved(path), flags).map_err(database_error(path, "opened"))?;
+    if connection.is_readonly("main").map_err(database_error(path, "opened"))? {
+        let reason = "it may only be read".into();
+        return Err(StoreError::Database { path: path.display().to_string(), action: "opened for writing", reason });
+    }
     settings(path, &connection)?;
     write_ahead(path, &connection)?;
     create_tables(&mut connection).map_err(database_error(path, "prepared"))?;

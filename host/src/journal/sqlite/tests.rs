@@ -34,7 +34,7 @@ fn written(dir: &Path, events: &[Event]) -> SqliteStore {
 #[tokio::test]
 async fn durable_appends_of_many_sessions_share_commits() {
     let dir = tempfile::tempdir().unwrap();
-    let store = SqliteStore::new(dir.path());
+    let store = written(dir.path(), &[start(0)]);
     let mut logs: Vec<_> = (0..100).map(|n| store.open(&format!("s{n}")).unwrap().log).collect();
     let before = store.commits();
     // Another transaction holds the database, so that everything queues behind it.
@@ -51,7 +51,7 @@ async fn durable_appends_of_many_sessions_share_commits() {
     }
     let commits = store.commits() - before;
     assert!((1..=5).contains(&commits), "{commits} commits for 100 sessions");
-    assert_eq!(store.list().unwrap().len(), 100);
+    assert_eq!(store.list().unwrap().len(), 101);
 }
 
 #[tokio::test]
@@ -81,7 +81,7 @@ async fn a_full_disk_is_a_clear_error_and_leaves_nothing_torn() {
     let pages: i64 = connection.pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
     connection.pragma_update_and_check(None, "max_page_count", pages, |row| row.get::<_, i64>(0)).unwrap();
     let store = SqliteStore::new(dir.path());
-    *store.writer.lock() = Some(Arc::new(Writer::start(store.path.clone(), connection).unwrap()));
+    *store.writer.started.lock() = Some(Arc::new(Writer::start(store.path.clone(), connection).unwrap()));
     let mut opened = store.open("s").unwrap();
     let long = Body::ExecutorNote(crate::journal::event::ExecutorNote {
         id: "e".into(),
@@ -122,6 +122,37 @@ async fn what_could_not_be_written_is_written_when_there_is_room_again_and_no_se
     log.durable().await.unwrap();
     assert_eq!(store.read("s").unwrap().events, [start(0), step(1), end(2)]);
     assert_eq!(store.read("other").unwrap().events, [start(0)]);
+}
+
+#[tokio::test]
+async fn a_database_that_is_removed_or_replaced_ends_its_writers() {
+    for replaced in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let store = written(dir.path(), &[start(0)]);
+        let mut log = store.open("s").unwrap().log;
+        let path = dir.path().join(FILE_NAME);
+        std::fs::rename(&path, dir.path().join("elsewhere")).unwrap();
+        if replaced {
+            std::fs::copy(dir.path().join("elsewhere"), &path).unwrap();
+        }
+        log.write(&step(1)).unwrap();
+        let error = log.durable().await.unwrap_err();
+        assert!(matches!(error, StoreError::Vanished { .. }) && !error.is_momentary(), "{error}");
+        assert!(matches!(log.write(&end(2)), Err(StoreError::Vanished { .. })));
+    }
+}
+
+#[test]
+fn rows_that_are_missing_at_the_end_are_a_loss_and_not_a_shorter_session() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = written(dir.path(), &[start(0), end(1)]);
+    raw_connection(dir.path()).execute("DELETE FROM events WHERE seq = 1", []).unwrap();
+    let contents = store.read("s").unwrap();
+    assert_eq!(contents.events, [start(0)]);
+    let damage = contents.damage.unwrap();
+    assert_eq!((damage.line, damage.reason.contains("has 2 events, of which 1 are")), (3, true), "{}", damage.reason);
+    assert!(matches!(store.open("s"), Err(StoreError::Damaged { line: 3, .. })));
+    assert_eq!(store.list().unwrap().len(), 1);
 }
 
 #[test]

@@ -10,6 +10,7 @@ use crate::journal::store::StoreError;
 use parking_lot::Mutex;
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use std::{
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -56,6 +57,7 @@ pub(super) struct Fate(Mutex<Option<Failed>>);
 enum Failed {
     Stale { path: String, seq: u64, tail: Option<u64> },
     Database { path: String, reason: String },
+    Vanished { path: String },
 }
 
 impl Fate {
@@ -68,12 +70,13 @@ impl Fate {
                 found: tail.map_or_else(|| "there is no such session".into(), |tail| format!("it ends before {tail}")),
             },
             Failed::Database { path, reason } => StoreError::Database { path, action: "written", reason },
+            Failed::Vanished { path } => StoreError::Vanished { path },
         })
     }
 
-    /// Something else has written the session: nothing of this writer may follow.
-    fn is_stale(&self) -> bool {
-        matches!(*self.0.lock(), Some(Failed::Stale { .. }))
+    /// Something else has written the session, or its database is gone: nothing of this writer may follow.
+    fn is_final(&self) -> bool {
+        matches!(*self.0.lock(), Some(Failed::Stale { .. } | Failed::Vanished { .. }))
     }
 
     fn fail(&self, failed: Failed) {
@@ -127,6 +130,7 @@ impl Drop for Writer {
 }
 
 fn write_all(path: &Path, mut connection: Connection, queue: &Receiver<Job>, commits: &AtomicU64) {
+    let opened = identity(path);
     // What could not be written yet, oldest first.
     let mut appends: Vec<Append> = Vec::new();
     while let Some(batch) = next_batch(queue) {
@@ -138,6 +142,12 @@ fn write_all(path: &Path, mut connection: Connection, queue: &Receiver<Job>, com
                 Job::Forget { session } => appends.retain(|append| append.session != session),
             }
         }
+        if identity(path) != opened {
+            // SQLite would go on in a file that nobody finds again.
+            let fates = appends.iter().map(|append| &append.fate).chain(barriers.iter().map(|(fate, _)| fate));
+            fates.for_each(|fate| fate.fail(Failed::Vanished { path: path.display().to_string() }));
+            appends.clear();
+        }
         if !appends.is_empty() {
             appends = write_batch(path, &mut connection, appends, commits);
         }
@@ -145,6 +155,11 @@ fn write_all(path: &Path, mut connection: Connection, queue: &Receiver<Job>, com
             done(fate.error().map_or(Ok(()), Err));
         }
     }
+}
+
+/// What tells one file from another that has taken its place.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    std::fs::symlink_metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
 /// Writes the events in one transaction, or each session's in its own when that fails; returns what could not be
@@ -197,7 +212,7 @@ fn next_batch(queue: &Receiver<Job>) -> Option<Vec<Job>> {
 
 fn commit(path: &Path, connection: &mut Connection, appends: &[Append]) -> rusqlite::Result<()> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    for append in appends.iter().filter(|append| !append.fate.is_stale()) {
+    for append in appends.iter().filter(|append| !append.fate.is_final()) {
         if !claim_tail(&transaction, append)? {
             let tail = transaction
                 .query_row("SELECT tail FROM sessions WHERE id = ?1", [&*append.session], |row| row.get::<_, i64>(0))
