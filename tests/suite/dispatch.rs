@@ -465,6 +465,27 @@ async fn a_record_that_breaks_a_rule_is_refused_and_the_log_stays_clean() {
     assert_eq!(world.retries().len(), 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_note_that_a_reader_could_not_take_is_refused() {
+    let refused = Arc::new(Mutex::new(Vec::new()));
+    let saw = refused.clone();
+    let executor = native("deep", move |_, call| {
+        let saw = saw.clone();
+        async move {
+            for depth in [64, 65, 127] {
+                let json = "[".repeat(depth) + &"]".repeat(depth);
+                let refused = call.append(Record::Note { kind: "n".into(), json }).await.err();
+                saw.lock().push(refused.map(|error| error.to_string().contains("deeper than 64")));
+            }
+            Ok(Decision::Unhandled)
+        }
+        .boxed()
+    });
+    let mut world = World::new(failing_once(), test_policy(), vec![executor]);
+    world.prompt("hi").await;
+    assert_eq!(*refused.lock(), [None, Some(true), Some(true)]);
+}
+
 /// A log on a disk that has room for so many more records.
 #[derive(Clone)]
 struct SmallDisk {

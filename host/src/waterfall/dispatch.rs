@@ -16,6 +16,7 @@ use crate::journal::{
 };
 use futures_util::{FutureExt, future::BoxFuture};
 use parking_lot::Mutex;
+use serde_json::Value;
 use std::{
     collections::HashMap,
     panic::AssertUnwindSafe,
@@ -26,6 +27,9 @@ use std::{
     time::Duration,
 };
 use tokio::sync::OnceCell;
+
+/// How deep a note may nest its JSON. A record stands a few levels deeper than its note, and readers stop at 128.
+const MAX_NOTE_DEPTH: usize = 64;
 
 /// One pass through one chain. Shared by the frames of its calls.
 pub(super) struct Dispatch {
@@ -323,26 +327,33 @@ impl Call for Frame {
             }
             let Dispatch { context, step, .. } = &*self.dispatch;
             let must_be_durable = matches!(record, Record::Retry { .. });
-            let appended =
-                match record {
-                    Record::Retry { retry_id, policy_key, retry, limit, delay_ms } => {
-                        self.append_retry(retry_id, policy_key, retry, limit, delay_ms)
-                    }
-                    Record::RetryStarted { retry_id, retry } => context
-                        .journal
-                        .append(Body::RetryStarted(RetryStarted { retry_id, turn: step.turn, step: step.step, retry })),
-                    Record::Note { kind, .. } if kind == SCHEDULING_NOTE => {
+            let appended = match record {
+                Record::Retry { retry_id, policy_key, retry, limit, delay_ms } => {
+                    self.append_retry(retry_id, policy_key, retry, limit, delay_ms)
+                }
+                Record::RetryStarted { retry_id, retry } => context.journal.append(Body::RetryStarted(RetryStarted {
+                    retry_id,
+                    turn: step.turn,
+                    step: step.step,
+                    retry,
+                })),
+                Record::Note { kind, .. } if kind == SCHEDULING_NOTE => {
+                    return Err(AppendError::Invalid(format!(
+                        "The note kind \"{SCHEDULING_NOTE}\" is the host's own."
+                    )));
+                }
+                Record::Note { kind, json } => {
+                    let data = serde_json::from_str(&json)
+                        .map_err(|error| AppendError::Invalid(format!("The note is not JSON: {error}.")))?;
+                    if depth(&data) > MAX_NOTE_DEPTH {
                         return Err(AppendError::Invalid(format!(
-                            "The note kind \"{SCHEDULING_NOTE}\" is the host's own."
+                            "The note nests its JSON deeper than {MAX_NOTE_DEPTH} levels, which not every reader takes."
                         )));
                     }
-                    Record::Note { kind, json } => {
-                        let data = serde_json::from_str(&json)
-                            .map_err(|error| AppendError::Invalid(format!("The note is not JSON: {error}.")))?;
-                        let ExecutorRef { id, digest } = self.activation.identity.reference();
-                        context.journal.append(Body::ExecutorNote(ExecutorNote { id, digest, kind, data }))
-                    }
-                };
+                    let ExecutorRef { id, digest } = self.activation.identity.reference();
+                    context.journal.append(Body::ExecutorNote(ExecutorNote { id, digest, kind, data }))
+                }
+            };
             let stored = match appended {
                 Ok(seq) if must_be_durable => context.journal.flush().await.map(|()| seq),
                 other => other,
@@ -427,5 +438,14 @@ impl Call for Frame {
                 tracing::error!(target: "retake::executor", id, digest, generation, session, "{message}")
             }
         }
+    }
+}
+
+/// How many arrays and objects stand inside one another.
+fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        Value::Object(fields) => 1 + fields.values().map(depth).max().unwrap_or(0),
+        _ => 0,
     }
 }
