@@ -538,7 +538,7 @@ async fn a_disabled_strategy_executor_is_the_default_policy_and_not_no_retry() {
 
 #[tokio::test(start_paused = true)]
 async fn the_strategy_executor_leaves_an_always_provider_unbounded() {
-    let adapter = ScriptedAdapter::new((0..20).map(|_| failing(failure(FailureCode::Auth))));
+    let adapter = ScriptedAdapter::new((0..20).map(|_| failing(failure(FailureCode::Server))));
     let chain = vec![
         strategy(serde_json::json!({ "maxRetries": 1, "strategy": "linear", "initialDelayMs": 10, "jitterRatio": 0 }))
             .await,
@@ -548,6 +548,18 @@ async fn the_strategy_executor_leaves_an_always_provider_unbounded() {
     assert_eq!(world.delays()[..4], [10.0, 20.0, 30.0, 40.0]);
     assert_eq!(world.retries().len(), 20);
     assert!(world.retries().iter().all(|retry| retry.max_retries.is_none()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_strategy_executor_repeats_a_hopeless_request_at_the_longest_delay_of_the_policy() {
+    let adapter = ScriptedAdapter::new((0..3).map(|_| failing(failure(FailureCode::Auth))));
+    let config = serde_json::json!({ "strategy": "linear", "initialDelayMs": 10, "jitterRatio": 0 });
+    let always = policy(serde_json::json!({ "mode": "always", "backoff": { "maxDelayMs": 4000 } }));
+    let mut world = World::new(adapter, always, vec![strategy(config).await]);
+    assert!(matches!(world.prompt("hi").await, TurnOutcome::Answered { .. }));
+    assert_eq!(world.delays(), [10.0, 4_000.0, 4_000.0]);
+    let chains: std::collections::HashSet<_> = world.retries().into_iter().map(|retry| retry.retry_id).collect();
+    assert_eq!(chains.len(), 1, "the chain goes on");
 }
 
 #[tokio::test(start_paused = true)]

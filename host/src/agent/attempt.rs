@@ -2,7 +2,7 @@
 
 use super::{
     Agent,
-    answer::{Assembly, text_of},
+    answer::Assembly,
     router::{Attempt, Target},
     session::Session,
 };
@@ -25,7 +25,7 @@ pub(super) const ONLY_STEP: u64 = 1;
 
 /// How a step went. It is still open.
 pub(super) enum Attempted {
-    Answered { text: String, usage: Option<Usage>, max_tokens: bool },
+    Answered { content: Vec<Block>, usage: Option<Usage>, max_tokens: bool },
     Failed(Box<FailedAttempt>),
     Cancelled,
 }
@@ -85,10 +85,9 @@ pub(super) async fn run(
     match finish {
         Some(FinishReason::Stop | FinishReason::ToolCalls | FinishReason::MaxTokens) => {
             let content = assembly.visible();
-            let text = text_of(&content);
             let usage = assembly.usage;
-            record_message(session, turn, &target, content, assembly, false)?;
-            Ok(Attempted::Answered { text, usage, max_tokens })
+            record_message(session, turn, &target, content.clone(), assembly, false)?;
+            Ok(Attempted::Answered { content, usage, max_tokens })
         }
         // What was visible when the user stopped it stays visible.
         _ if cancel.is_cancelled() => {

@@ -93,8 +93,7 @@ impl Agent {
                 let content = session.journal.with_state(|state| {
                     state.surface.last().map(|message| message.content.clone()).unwrap_or_default()
                 });
-                let text = text_of(&content);
-                return Ok(Some(TurnOutcome::Answered { text, usage: None, max_tokens }));
+                return Ok(Some(TurnOutcome::answered(content, None, max_tokens)));
             }
             Some(Unfinished::Due { turn, closed }) => {
                 if !closed {
@@ -124,10 +123,10 @@ impl Agent {
         loop {
             let attempted = attempt::run(self, session, turn, cancel).await?;
             let outcome = match attempted {
-                Attempted::Answered { text, usage, max_tokens } => {
+                Attempted::Answered { content, usage, max_tokens } => {
                     close_step(session, turn, None)?;
                     end_turn(session, turn, session::answered(max_tokens)).await?;
-                    Some(TurnOutcome::Answered { text, usage, max_tokens })
+                    Some(TurnOutcome::answered(content, usage, max_tokens))
                 }
                 Attempted::Cancelled => {
                     close_step(session, turn, None)?;

@@ -1,8 +1,9 @@
 //! How a prompt ended, and the account of a failed one: for people a sentence, for programs the same as data.
 
+use super::answer::text_of;
 use crate::{
     journal::{SessionState, state::FailedRequest},
-    llm::{Failure, FailureCode, HintUse, Usage},
+    llm::{Block, Failure, FailureCode, HintUse, Usage},
 };
 use serde::Serialize;
 use std::fmt;
@@ -15,6 +16,8 @@ const MOST_LISTED: usize = 100;
 pub enum TurnOutcome {
     Answered {
         text: String,
+        /// The tool calls among the answer's blocks, in their order. Nobody has run them.
+        tool_calls: Vec<Block>,
         usage: Option<Usage>,
         /// The answer stopped at the model's output limit.
         max_tokens: bool,
@@ -25,6 +28,14 @@ pub enum TurnOutcome {
         tried: Box<Tried>,
     },
     Cancelled,
+}
+
+impl TurnOutcome {
+    pub(super) fn answered(content: Vec<Block>, usage: Option<Usage>, max_tokens: bool) -> TurnOutcome {
+        let text = text_of(&content);
+        let tool_calls = content.into_iter().filter(|block| matches!(block, Block::ToolCall { .. })).collect();
+        TurnOutcome::Answered { text, tool_calls, usage, max_tokens }
+    }
 }
 
 /// What was tried since the newest prompt, and what to do now. Its text is the sentence for a person.

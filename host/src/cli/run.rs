@@ -12,7 +12,7 @@ use crate::{
         Event, JsonlStore, SqliteStore, Store,
         projection::{RetryRow, RetryView},
     },
-    llm::{Failure, Usage},
+    llm::{Block, Failure, Usage},
     profile::{ComposedProfile, Home, Host, JournalKind, ProfileRef, ProfileSource, Watch, compose, watch},
 };
 use anyhow::{Context, anyhow};
@@ -189,9 +189,15 @@ pub(super) fn watch_host(host: &Arc<Host>, source: ProfileSource) -> Option<Watc
 struct ResultLine<'a> {
     session_id: &'a str,
     output: &'a str,
+    /// The tool calls of the answer, which nobody has run.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    tool_calls: &'a [Block],
     usage: Option<Usage>,
-    /// `completed`, `failed` or `cancelled`.
+    /// `completed`, `failed` or `cancelled`; that of the last prompt.
     status: &'static str,
+    /// The answer stopped at an output limit.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    max_tokens: bool,
     /// The sentence for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a str>,
@@ -262,7 +268,9 @@ pub(super) async fn run(global: &Global, mut args: RunArgs) -> anyhow::Result<Ex
 #[derive(Default)]
 struct Last {
     output: String,
+    tool_calls: Vec<Block>,
     usage: Option<Usage>,
+    max_tokens: bool,
     status: Option<Exit>,
     error: Option<String>,
     failed: Option<(Failure, Box<Tried>)>,
@@ -390,18 +398,23 @@ impl Printer {
     /// Prints how a prompt ended: an answer to stdout, anything else to stderr.
     fn outcome(&self, outcome: Result<TurnOutcome, crate::journal::JournalError>) -> Last {
         match outcome {
-            Ok(TurnOutcome::Answered { text, usage, max_tokens }) => {
-                if !self.json
-                    && let Err(error) = print_line(&text)
-                {
+            Ok(TurnOutcome::Answered { text, tool_calls, usage, max_tokens }) => {
+                let last = Last { output: text, tool_calls, usage, max_tokens, ..Last::default() };
+                // An answer of tool calls alone has no text.
+                let printed = !self.json && (!last.output.is_empty() || last.tool_calls.is_empty());
+                if printed && let Err(error) = print_line(&last.output) {
                     eprintln!("error: {error:#}");
-                    let error = Some(format!("{error:#}"));
-                    return Last { output: text, usage, status: Some(Exit::Failed), error, failed: None };
+                    return Last { status: Some(Exit::Failed), error: Some(format!("{error:#}")), ..last };
+                }
+                for call in &last.tool_calls {
+                    if let Block::ToolCall { name, arguments, .. } = call {
+                        eprintln!("The answer calls the tool {name} with {arguments}. Retake runs no tools.");
+                    }
                 }
                 if max_tokens {
                     eprintln!("The answer stopped at the output limit: the model's own, or the profile's `maxTokens`.");
                 }
-                Last { output: text, usage, status: Some(Exit::Completed), ..Last::default() }
+                Last { status: Some(Exit::Completed), ..last }
             }
             Ok(TurnOutcome::Failed { failure, tried }) => {
                 eprintln!("error: {tried}");
@@ -435,8 +448,10 @@ impl Printer {
         let line = ResultLine {
             session_id: &self.session,
             output: &last.output,
+            tool_calls: &last.tool_calls,
             usage: last.usage,
             status,
+            max_tokens: last.max_tokens,
             error: last.error.as_deref(),
             failure: last.failed.as_ref().map(|(failure, _)| failure),
             tried: last.failed.as_ref().map(|(_, tried)| &**tried),

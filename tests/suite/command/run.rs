@@ -202,3 +202,24 @@ fn the_demo_needs_nothing_shows_waits_and_a_swap_and_loses_no_turn() {
         "retake journal show",
     ]);
 }
+
+#[test]
+fn tool_calls_are_told_and_given_as_data_and_an_answer_of_nothing_else_prints_no_line() {
+    let home = Home::new();
+    let call = r#"{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c1","function":{"name":"look_up","arguments":"{\"of\":7}"}}]},"finish_reason":"tool_calls"}]}"#;
+    let response = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\ndata: {call}\n\ndata: [DONE]\n\n"
+    );
+    let file = home.write("answer.raw", response);
+    let mut chaos = Running::start(&mut home.command(["chaos", "--quiet", "--raw", file.to_str().unwrap()]));
+    home.profile(&format!("baseUrl: {}", chaos.first_line()), QUICK);
+    let finished = home.run(["hi"]).expect(0).says(&["calls the tool look_up with {\"of\":7}", "runs no tools"]);
+    assert_eq!(finished.out, "");
+    let result = json_lines(&home.run(["--json", "hi"]).expect(0).out).pop().unwrap();
+    let expected =
+        serde_json::json!([{ "type": "tool-call", "id": "c1", "name": "look_up", "arguments": "{\"of\":7}" }]);
+    assert_eq!(
+        (&result["toolCalls"], &result["output"], &result["status"]),
+        (&expected, &"".into(), &"completed".into())
+    );
+}
