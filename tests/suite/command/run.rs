@@ -223,3 +223,59 @@ fn tool_calls_are_told_and_given_as_data_and_an_answer_of_nothing_else_prints_no
         (&expected, &"".into(), &"completed".into())
     );
 }
+
+/// A proxy for plain HTTP that answers by itself, and the heads of the requests that it got.
+fn proxy(answer: &'static str) -> (u16, std::sync::mpsc::Receiver<String>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (sender, heads) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut head = Vec::new();
+            let mut byte = [0];
+            while !head.ends_with(b"\r\n\r\n") && stream.read_exact(&mut byte).is_ok() {
+                head.push(byte[0]);
+            }
+            sender.send(String::from_utf8(head).unwrap()).unwrap();
+            stream.write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    (port, heads)
+}
+
+#[test]
+fn a_proxy_of_the_environment_is_used_and_named_when_it_fails() {
+    const ANSWER: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n\
+        data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"By proxy.\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+    let home = Home::new();
+    home.profile("baseUrl: http://provider.example/v1", "{ mode: normal, maxRetries: 0 }");
+    let run = |variables: &[(&str, &str)]| {
+        let mut command = home.command(["run", "-p", "p", "--json", "hi"]);
+        for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"] {
+            command.env_remove(name).env_remove(name.to_lowercase());
+        }
+        Running::start(command.envs(variables.iter().copied())).finish()
+    };
+    let (port, heads) = proxy(ANSWER);
+    let address = format!("http://user:hunter2-hunter2@127.0.0.1:{port}");
+    let finished = run(&[("http_proxy", &address)]).expect(0);
+    assert_eq!(json_lines(&finished.out).pop().unwrap()["output"], "By proxy.");
+    assert!(heads.recv().unwrap().starts_with("POST http://provider.example/v1/chat/completions HTTP/1.1\r\n"));
+
+    // Nobody listens there any more.
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let address = format!("http://user:hunter2-hunter2@127.0.0.1:{closed}");
+    let finished = run(&[("http_proxy", &address)]).expect(1);
+    let result = json_lines(&finished.out).pop().unwrap();
+    let failure = &result["failure"];
+    assert_eq!(failure["code"], "TRANSPORT");
+    let message = failure["message"].as_str().unwrap();
+    assert!(message.contains(&format!("through the proxy http://127.0.0.1:{closed} of the environment")), "{message}");
+    assert!(failure["evidence"]["causes"].as_array().unwrap().contains(&"proxy".into()), "{failure}");
+    assert!(!finished.out.contains("hunter2") && !finished.err.contains("hunter2"), "{}", finished.out);
+
+    let finished = run(&[("http_proxy", &address), ("no_proxy", "provider.example")]).expect(1);
+    let result = json_lines(&finished.out).pop().unwrap();
+    assert!(!result["failure"]["message"].as_str().unwrap().contains("proxy"), "{result}");
+}

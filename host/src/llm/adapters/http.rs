@@ -1,6 +1,7 @@
 //! What adapters over HTTP share: the client, its limits, and the naming of what went wrong on the wire.
 
 use crate::llm::{Evidence, classify::WireFault};
+use hyper_util::client::proxy::matcher::Matcher;
 use reqwest::{Client, Url, redirect, retry};
 use rustls::{ClientConfig, RootCertStore, crypto::ring};
 use std::{error::Error as StdError, io, net::IpAddr, sync::Arc, time::Duration};
@@ -98,6 +99,17 @@ pub(super) fn client(url: &Url, limits: &Limits) -> Result<Client, reqwest::Erro
     builder.build()
 }
 
+/// The proxy that the environment puts before a URL, without its credential. As in [`client`], there is none before this
+/// machine.
+pub(super) fn proxy_of(url: &Url) -> Option<String> {
+    if is_loopback(url) {
+        return None;
+    }
+    let proxy = Matcher::from_system().intercept(&url.as_str().parse::<http::Uri>().ok()?)?;
+    let uri = proxy.uri();
+    Some(format!("{}://{}:{}", uri.scheme_str().unwrap_or("http"), uri.host()?, uri.port_u16().unwrap_or(80)))
+}
+
 /// A TLS configuration that trusts nobody.
 fn without_roots() -> ClientConfig {
     ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -146,6 +158,17 @@ impl WireError {
             os_error: walk.os_error,
             text,
         }
+    }
+
+    /// The same, of a connection that was to go through a proxy: whatever failed, failed there.
+    pub(super) fn through_proxy(mut self) -> Self {
+        if matches!(self.fault, WireFault::Connect | WireFault::Dns | WireFault::Other) {
+            self.fault = WireFault::Proxy;
+        }
+        if !self.causes.iter().any(|cause| cause == WireFault::Proxy.as_str()) {
+            self.causes.push(WireFault::Proxy.as_str().to_owned());
+        }
+        self
     }
 
     /// The evidence of a fault in the given phase.

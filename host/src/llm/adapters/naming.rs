@@ -2,7 +2,13 @@
 //!
 //! Every failure of a call is made here, and leaves through one door that takes secrets out. Called by `call`.
 
-use super::{answer::Trouble, http::WireError, provider::Prepared, provider_error::ProviderError, sse::SseError};
+use super::{
+    answer::Trouble,
+    http::{self, WireError},
+    provider::Prepared,
+    provider_error::ProviderError,
+    sse::SseError,
+};
 use crate::llm::{
     Evidence, Failure, FailureCode, Hint,
     classify::{Fixture, OwnRows, Signal, StreamFault, WireFault, classify},
@@ -72,7 +78,11 @@ impl Naming {
             true => ("connect", "could not connect to"),
             false => ("first-byte", "no response came from"),
         };
-        let message = format!("{did} {}: {}", self.provider.endpoint, wire.text);
+        let (wire, through) = match http::proxy_of(&self.provider.url).filter(|_| connecting) {
+            Some(proxy) => (wire.through_proxy(), format!(" through the proxy {proxy} of the environment")),
+            None => (wire, String::new()),
+        };
+        let message = format!("{did} {}{through}: {}", self.provider.endpoint, wire.text);
         self.wire(wire.fault, phase, message, wire.evidence(phase))
     }
 
