@@ -6,6 +6,7 @@
 //! Called by the host's build script, by `retake-setup`, by `retake plugin build` and by the tests' guests.
 
 mod build;
+pub mod build_script;
 mod environment;
 mod find;
 mod install;
