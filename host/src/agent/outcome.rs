@@ -2,7 +2,10 @@
 
 use super::answer::text_of;
 use crate::{
-    journal::{SessionState, state::FailedRequest},
+    journal::{
+        SessionState,
+        state::{FailedRequest, FailureKind},
+    },
     llm::{Block, Failure, FailureCode, HintUse, Usage},
 };
 use serde::Serialize;
@@ -75,20 +78,9 @@ pub enum Asked {
 
 /// One kind of failure, and how often it was met.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
 pub struct Cause {
-    pub code: FailureCode,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub status: Option<u16>,
-    /// The limit of time that passed, as in [`crate::llm::Evidence`].
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub limit: Option<String>,
-    /// What failed in the connection, as in [`crate::llm::Evidence`].
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cause: Option<String>,
-    /// The provider's own word, where there is no status.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub provider_code: Option<String>,
+    #[serde(flatten)]
+    pub kind: FailureKind,
     pub count: u64,
 }
 
@@ -119,9 +111,9 @@ impl Tried {
             if !providers.contains(&failed.provider) {
                 providers.push(failed.provider.clone());
             }
-            match causes.iter_mut().find(|cause| cause.is_of(failed)) {
+            match causes.iter_mut().find(|cause| cause.kind == failed.kind) {
                 Some(cause) => cause.count += 1,
-                None => causes.push(Cause::of(failed)),
+                None => causes.push(Cause { kind: failed.kind.clone(), count: 1 }),
             }
         }
         let first_listed = state.failures.len().saturating_sub(MOST_LISTED);
@@ -185,24 +177,14 @@ fn wait(ms: f64) -> String {
     }
 }
 
-impl Cause {
-    fn of(failed: &FailedRequest) -> Cause {
-        let FailedRequest { code, status, limit, cause, provider_code, .. } = failed.clone();
-        Cause { code, status, limit, cause, provider_code: provider_code.filter(|_| status.is_none()), count: 1 }
-    }
-
-    fn is_of(&self, failed: &FailedRequest) -> bool {
-        *self == Cause { count: self.count, ..Cause::of(failed) }
-    }
-}
-
 /// `503 ×4`, `cut stream`, `name not found`, `timeout (first-content) ×2`.
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.status, self.code) {
-            (Some(status), FailureCode::Quota | FailureCode::ContextOverflow) => write!(f, "{status} {}", self.code)?,
+        let FailureKind { code, status, limit, cause, provider_code } = &self.kind;
+        match (*status, *code) {
+            (Some(status), FailureCode::Quota | FailureCode::ContextOverflow) => write!(f, "{status} {code}")?,
             (Some(status), _) if status >= 400 => write!(f, "{status}")?,
-            (_, FailureCode::Transport) => f.write_str(match self.cause.as_deref() {
+            (_, FailureCode::Transport) => f.write_str(match cause.as_deref() {
                 Some("dns") => "name not found",
                 Some("connect") => "no connection",
                 Some("tls") => "TLS failed",
@@ -211,15 +193,22 @@ impl fmt::Display for Cause {
                 Some("eof") => "cut stream",
                 _ => "cut connection",
             })?,
-            (_, FailureCode::Timeout) => match &self.limit {
+            (_, FailureCode::Timeout) => match limit {
                 Some(limit) => write!(f, "timeout ({limit})")?,
                 None => f.write_str("timeout")?,
             },
             (_, FailureCode::EmptyResponse) => f.write_str("empty answer")?,
             (_, FailureCode::Protocol) => f.write_str("unreadable answer")?,
-            (_, code) => write!(f, "{}", self.provider_code.as_deref().unwrap_or(code.as_str()))?,
+            (_, code) => f.write_str(provider_code.as_deref().unwrap_or(code.as_str()))?,
         }
         if self.count > 1 { write!(f, " ×{}", self.count) } else { Ok(()) }
+    }
+}
+
+impl Cause {
+    /// A limit passed although the provider was there.
+    fn is_slow_model(&self) -> bool {
+        matches!(self.kind.limit.as_deref(), Some("first-byte" | "first-content" | "content" | "total"))
     }
 }
 
@@ -228,8 +217,8 @@ impl Advice {
         match last.code {
             FailureCode::RateLimit => Advice::SlowDown,
             FailureCode::Server | FailureCode::EmptyResponse => Advice::TryLater,
-            // A limit of ours that passes every time is too short for this model, and each attempt is paid for.
-            FailureCode::Timeout if last.status.is_some() && causes.len() == 1 && causes[0].limit.is_some() => {
+            // A limit that passes every time is too short for this model, and each attempt is paid for.
+            FailureCode::Timeout if matches!(causes, [cause] if cause.count > 1 && cause.is_slow_model()) => {
                 Advice::RaiseLimit
             }
             FailureCode::Timeout | FailureCode::Transport => Advice::CheckNetwork,
@@ -269,16 +258,16 @@ mod tests {
     use crate::llm::{Evidence, Hint};
     use serde_json::json;
 
+    fn kind(code: FailureCode, status: Option<u16>) -> FailureKind {
+        FailureKind { code, status, limit: None, cause: None, provider_code: None }
+    }
+
+    fn request(kind: FailureKind) -> FailedRequest {
+        FailedRequest { turn: 1, provider: "deepseek".into(), kind }
+    }
+
     fn failed(code: FailureCode, status: Option<u16>) -> FailedRequest {
-        FailedRequest {
-            turn: 1,
-            provider: "deepseek".into(),
-            code,
-            status,
-            limit: None,
-            cause: None,
-            provider_code: None,
-        }
+        request(kind(code, status))
     }
 
     fn state(failures: impl IntoIterator<Item = FailedRequest>) -> SessionState {
@@ -289,9 +278,12 @@ mod tests {
 
     #[test]
     fn a_final_failure_says_who_failed_how_often_how_long_and_why() {
-        let wire = |cause: &str| FailedRequest { cause: Some(cause.into()), ..failed(FailureCode::Transport, None) };
-        let word =
-            FailedRequest { provider_code: Some("content_filter".into()), ..failed(FailureCode::InvalidRequest, None) };
+        let wire =
+            |cause: &str| request(FailureKind { cause: Some(cause.into()), ..kind(FailureCode::Transport, None) });
+        let word = request(FailureKind {
+            provider_code: Some("content_filter".into()),
+            ..kind(FailureCode::InvalidRequest, None)
+        });
         let state = state([
             failed(FailureCode::Server, Some(503)),
             wire("eof"),
@@ -335,13 +327,8 @@ mod tests {
 
     #[test]
     fn a_limit_that_passes_every_time_is_to_be_raised() {
-        let late = FailedRequest { limit: Some("total".into()), ..failed(FailureCode::Timeout, Some(200)) };
-        let evidence = Evidence { limit: Some("total".into()), ..Evidence::default() };
-        let last = Failure {
-            status: Some(200),
-            evidence: Some(Box::new(evidence)),
-            ..Failure::new(FailureCode::Timeout, "late")
-        };
+        let late = request(FailureKind { limit: Some("total".into()), ..kind(FailureCode::Timeout, None) });
+        let last = Failure::new(FailureCode::Timeout, "late");
         let tried = Tried::of(&state([late.clone(), late.clone()]), &last, 1_000);
         assert_eq!(tried.advice, Advice::RaiseLimit);
         assert!(tried.to_string().contains("(timeout (total) ×2)"), "{tried}");

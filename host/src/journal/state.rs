@@ -95,6 +95,14 @@ impl LiveRetry {
 pub struct FailedRequest {
     pub turn: u64,
     pub provider: String,
+    #[serde(flatten)]
+    pub kind: FailureKind,
+}
+
+/// What two failures have in common that people would call the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FailureKind {
     pub code: FailureCode,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
@@ -104,9 +112,24 @@ pub struct FailedRequest {
     /// What failed in the connection: the innermost kind of the cause chain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
-    /// The provider's own error code or type.
+    /// The provider's own error code or type, where no status tells more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provider_code: Option<String>,
+}
+
+impl FailureKind {
+    pub fn of(failure: &Failure) -> FailureKind {
+        let evidence = failure.evidence.as_deref();
+        FailureKind {
+            code: failure.code,
+            status: failure.status,
+            limit: evidence.and_then(|evidence| evidence.limit.clone()),
+            cause: evidence.and_then(|evidence| evidence.causes.last().cloned()),
+            provider_code: evidence
+                .filter(|_| failure.status.is_none())
+                .and_then(|evidence| evidence.provider_code.clone()),
+        }
+    }
 }
 
 impl SessionState {
@@ -184,15 +207,10 @@ impl SessionState {
             }
             Body::StepEnd(end) => {
                 if let Some(failure) = &end.failure {
-                    let evidence = failure.evidence.as_deref();
                     self.failures.push(FailedRequest {
                         turn: end.turn,
                         provider: self.routed().map(|config| config.provider.clone()).unwrap_or_default(),
-                        code: failure.code,
-                        status: failure.status,
-                        limit: evidence.and_then(|evidence| evidence.limit.clone()),
-                        cause: evidence.and_then(|evidence| evidence.causes.last().cloned()),
-                        provider_code: evidence.and_then(|evidence| evidence.provider_code.clone()),
+                        kind: FailureKind::of(failure),
                     });
                 }
                 let step = self.step.get_or_insert_default();
