@@ -72,7 +72,7 @@ fn a_fixture_that_its_row_does_not_name_is_refused_at_its_line() {
     refused(
         "      - id: a\n        text: busy\n        as: SERVER\n        fixture: { status: 429, body: \"too many requests\" }\n",
         &[
-            "profile.yml:10:9: providers[0].classify[0].fixture: the fixture of the row \"a\" is RATE_LIMIT by the row \"status/429\", not by this one.",
+            "profile.yml:10:9: providers[0].classify[0].fixture: the fixture of the row \"a\" is RATE_LIMIT by the row \"text/rate-exceeded\", not by this one.",
         ],
     );
 }
