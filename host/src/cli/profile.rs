@@ -6,7 +6,7 @@ use super::{
     runtime,
     stdout::{print, print_line},
 };
-use crate::profile::{ProfileRef, check, compose, to_json, to_text};
+use crate::profile::{ComposedProfile, ProfileRef, check, compose, to_json, to_text};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -54,13 +54,24 @@ pub(super) async fn run(global: &Global, command: ProfileCommand) -> anyhow::Res
                 print_line(&format!("warning: {warning}"))?;
             }
             check(&profile, &runtime(Some(home.cache_dir()))?).await?;
-            print_line(&format!(
-                "{} is valid: {} providers, {} entries.",
-                profile.file.display(),
-                profile.providers.len(),
-                profile.entries.len()
-            ))?;
+            print_line(&format!("{} is valid: {}.", profile.file.display(), inventory(&profile)))?;
         }
     }
     Ok(Exit::Completed)
+}
+
+/// What a profile holds, counted.
+fn inventory(profile: &ComposedProfile) -> String {
+    let own_rows = || profile.providers.iter().flat_map(|provider| provider.classify.rows());
+    let counted = |count: usize, one: &str, many: &str| format!("{count} {}", if count == 1 { one } else { many });
+    let mut parts = vec![
+        counted(profile.providers.len(), "provider", "providers"),
+        counted(profile.entries.len(), "entry", "entries"),
+    ];
+    let (rows, fixtures) = (own_rows().count(), own_rows().filter(|row| row.fixture.is_some()).count());
+    if rows > 0 {
+        parts.push(counted(rows, "row of classification", "rows of classification"));
+        parts.push(counted(fixtures, "fixture", "fixtures"));
+    }
+    parts.join(", ")
 }

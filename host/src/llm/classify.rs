@@ -15,6 +15,7 @@
 mod describe;
 mod own;
 mod table;
+mod wording;
 
 pub use describe::document;
 pub use own::{Condition, Fixture, OwnRow, OwnRowError, OwnRows};
@@ -145,14 +146,24 @@ pub fn classify(signal: &Signal<'_>) -> Verdict {
 
 struct Facts<'a> {
     signal: &'a Signal<'a>,
-    /// Code, type and finish reason, in one spelling.
+    /// Code, type and finish reason, in the spelling of [`normalised`].
     codes: [Option<String>; 3],
     words: Words,
 }
 
-/// `Rate-Limit Exceeded` and `rate_limit_exceeded` are one code.
+/// The spelling in which codes are compared: `Rate-Limit Exceeded`, `rateLimitExceeded` and `rate_limit_exceeded` are
+/// one code. A name may come with its namespace and an address, `com.amazonaws#ThrottlingException:http://…`.
 fn normalised(code: &str) -> String {
-    code.trim().to_lowercase().replace(['-', ' ', '.', '/'], "_")
+    let name = code.split(":http").find(|part| part.contains(char::is_alphanumeric)).unwrap_or(code);
+    let name = name.rsplit('#').find(|part| part.contains(char::is_alphanumeric)).unwrap_or(name);
+    name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
+}
+
+/// Whether a name of the table is a code in that spelling. A star at its end stands for any rest.
+fn names(name: &str, code: &str) -> bool {
+    let (name, open) = name.strip_suffix('*').map_or((name, false), |start| (start, true));
+    let name = normalised(name);
+    if open { code.starts_with(&name) } else { code == name }
 }
 
 /// One row: with a status of `scope`, whatever `on` says means `code`.
@@ -176,7 +187,7 @@ enum On {
     Wire(&'static [WireFault]),
     Stream(&'static [StreamFault]),
     TooLarge,
-    /// The code or the type is one of these.
+    /// The code or the type is one of these (see [`names`]).
     Code(&'static [&'static str]),
     Finish(&'static [&'static str]),
     AnyFinish,
@@ -195,8 +206,9 @@ impl Row {
             Some(status) => self.scope.ranges.iter().any(|(from, to)| (*from..=*to).contains(&status)),
         };
         let [code, kind, finish] = &facts.codes;
-        let one_of =
-            |names: &[&str], found: &Option<String>| found.as_deref().is_some_and(|name| names.contains(&name));
+        let one_of = |listed: &[&str], found: &Option<String>| {
+            found.as_deref().is_some_and(|code| listed.iter().any(|name| names(name, code)))
+        };
         in_scope
             && match &self.on {
                 On::Status => true,

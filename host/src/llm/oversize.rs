@@ -26,12 +26,24 @@ impl Oversize {
             // `Used 29000` beside it says that others have spent it: then a wait does help.
             return (asked > limit).then_some(Oversize { asked, limit });
         }
-        if !message.contains("would exceed") || !message.contains("input tokens per minute") {
+        if !message.contains("would exceed") {
             return None;
         }
-        let limit = after("limit of").or(limit)?;
+        let (before, _) = message.split_once("input tokens per minute")?;
+        Self::by_estimate(trailing_number(before).or(limit)?, estimate)
+    }
+
+    /// Compares a limit of tokens that the provider states with our own guess.
+    pub(super) fn by_estimate(limit: u64, estimate: u64) -> Option<Self> {
         (estimate > limit).then_some(Oversize { asked: estimate, limit })
     }
+}
+
+/// The number at the end of a text.
+fn trailing_number(text: &str) -> Option<u64> {
+    let text = text.trim_end();
+    let start = text.trim_end_matches(|c: char| c.is_ascii_digit() || matches!(c, ',' | '_')).len();
+    leading_number(&text[start..])
 }
 
 /// The number at the start of a text; commas and underscores group its digits.
@@ -59,6 +71,10 @@ mod tests {
         assert_eq!(Oversize::read(stated, None, 500), None);
         let twice = "It would exceed the rate limit of acme, a limit of 80,000 input tokens per minute.";
         assert_eq!(Oversize::read(twice, None, 95_000), Some(Oversize { asked: 95_000, limit: 80_000 }));
+        let named =
+            "This request would exceed the rate limit for your organization (id) of 80,000 input tokens per minute.";
+        assert_eq!(Oversize::read(named, Some(1), 95_000), Some(Oversize { asked: 95_000, limit: 80_000 }));
+        assert_eq!(Oversize::read(named, Some(1), 80_000), None);
         let unstated = "This request would exceed your rate limit for input tokens per minute.";
         assert_eq!(Oversize::read(unstated, None, 95_000), None);
         assert_eq!(Oversize::read(unstated, Some(40_000), 95_000), Some(Oversize { asked: 95_000, limit: 40_000 }));

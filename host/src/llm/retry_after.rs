@@ -125,40 +125,63 @@ fn number(value: &Value) -> Option<f64> {
     value.as_f64().or_else(|| value.as_str().and_then(decimal))
 }
 
-/// Units in which prose gives a wait, in milliseconds. The shorter name of two comes after the longer.
-const TEXT_UNITS: [(&str, f64); 11] = [
-    ("milliseconds", 1.0),
-    ("millisecond", 1.0),
-    ("ms", 1.0),
-    ("seconds", 1000.0),
-    ("second", 1000.0),
-    ("sec", 1000.0),
-    ("s", 1000.0),
-    ("minutes", 60_000.0),
-    ("minute", 60_000.0),
-    ("m", 60_000.0),
-    ("h", 3_600_000.0),
+/// What a wait in prose follows.
+const TEXT_LEADS: [&str; 6] = ["again in", "again after", "retry in", "retry after", "retry-after", "available in"];
+
+/// What may stand between those words and the wait.
+const TEXT_FILLERS: [&str; 5] = ["about", "approximately", "another", "at least", "~"];
+
+/// Units in which prose gives a wait, in milliseconds.
+const TEXT_UNITS: [(&[&str], f64); 5] = [
+    (&["ms", "msec", "msecs", "millisecond", "milliseconds"], 1.0),
+    (&["s", "sec", "secs", "second", "seconds"], 1000.0),
+    (&["m", "min", "mins", "minute", "minutes"], 60_000.0),
+    (&["h", "hr", "hrs", "hour", "hours"], 3_600_000.0),
+    (&["d", "day", "days"], 86_400_000.0),
 ];
 
-/// A wait in prose: what follows `again in`, `retry in` or `retry after`, such as `17 seconds`, `6.19s` or `1m30.5s`.
+/// A wait in prose: the first that follows one of the leads, such as `17 seconds`, `6.19s`, `1m30.5s` or `1 minute and
+/// 2 seconds`.
 fn text_hint(message: &str) -> Option<Hint> {
     let lower = message.to_ascii_lowercase();
-    ["again in ", "retry in ", "retry after "].iter().find_map(|lead| {
-        let start = lower.find(lead)? + lead.len();
-        let (mut ms, mut rest) = (0.0, &lower[start..]);
-        let mut read = 0;
-        loop {
-            let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
-            let Some(value) = decimal(rest[..digits].trim_end_matches('.')).filter(|_| digits > 0) else { break };
-            let after = rest[digits..].trim_start_matches(' ');
-            let word = after.len() - after.trim_start_matches(|c: char| c.is_ascii_alphabetic()).len();
-            let Some((_, unit)) = TEXT_UNITS.iter().find(|(name, _)| *name == &after[..word]) else { break };
-            ms += value * unit;
-            rest = &after[word..];
-            read = lower.len() - start - rest.len();
-        }
-        (read > 0).then(|| hint("text", &lower[start..start + read], usable(ms)))
+    let leads = TEXT_LEADS.iter().flat_map(|lead| lower.match_indices(lead));
+    let mut starts: Vec<usize> = leads.map(|(at, lead)| at + lead.len()).collect();
+    starts.sort_unstable();
+    starts.into_iter().find_map(|start| {
+        let text = after_fillers(&lower[start..]);
+        let (ms, length) = spoken_wait(text)?;
+        Some(hint("text", &text[..length], usable(ms)))
     })
+}
+
+fn after_fillers(text: &str) -> &str {
+    let text = text.trim_start_matches([' ', ':', '=']);
+    let rest = TEXT_FILLERS.iter().find_map(|filler| text.strip_prefix(filler));
+    rest.map_or(text, |rest| rest.trim_start_matches(' '))
+}
+
+/// The wait at the start of a text, the sum of its parts, and how much of the text it is.
+fn spoken_wait(text: &str) -> Option<(f64, usize)> {
+    let (first, mut length) = spoken_part(text)?;
+    let mut ms = first;
+    loop {
+        let rest = &text[length..];
+        let next = rest.trim_start_matches([' ', ',']);
+        let next = next.strip_prefix("and ").unwrap_or(next).trim_start_matches(' ');
+        let Some((part, part_length)) = spoken_part(next) else { return Some((ms, length)) };
+        ms += part;
+        length = text.len() - next.len() + part_length;
+    }
+}
+
+/// One number and its unit.
+fn spoken_part(text: &str) -> Option<(f64, usize)> {
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
+    let value = decimal(text[..digits].trim_end_matches('.')).filter(|_| digits > 0)?;
+    let after = text[digits..].trim_start_matches([' ', '-']);
+    let word = after.len() - after.trim_start_matches(|c: char| c.is_ascii_alphabetic()).len();
+    let (_, unit) = TEXT_UNITS.iter().find(|(names, _)| names.contains(&&after[..word]))?;
+    Some((value * unit, text.len() - after.len() + word))
 }
 
 /// Digits with at most one point. Rust's own parser also takes `inf`, `nan`, signs and exponents, which no header has.
@@ -370,12 +393,33 @@ mod tests {
             ("Please try again in 7m12s.", 432_000.0),
             ("try again in 250ms", 250.0),
             ("Retry after 2 minutes", 120_000.0),
+            ("try again in 2 hours", 7_200_000.0),
+            ("try again in 1 hour", 3_600_000.0),
+            ("try again in 2 mins", 120_000.0),
+            ("try again in 2 min.", 120_000.0),
+            ("try again in 2 secs", 2000.0),
+            ("try again in 2 days", 172_800_000.0),
+            ("Retry after: 3 seconds", 3000.0),
+            ("retry-after=3s", 3000.0),
+            ("try again in 1 minute and 2 seconds", 62_000.0),
+            ("try again in 1h 2m 3s", 3_723_000.0),
+            ("try again in 1 hour, 2 minutes, and 3 seconds", 3_723_000.0),
+            ("try again in about 30 seconds", 30_000.0),
+            ("Request was throttled. Expected available in 3 seconds.", 3000.0),
+            ("try again in a while, or try again in 5s", 5000.0),
+            ("try again in 5 minutes, 30 requests are left", 300_000.0),
         ] {
             assert_eq!(text_hint_ms(message), Some(ms), "{message}");
         }
-        for message in
-            ["try again in a while", "try again in 5 fortnights", "try again in 0s", "17 seconds", "again in ..s"]
-        {
+        for message in [
+            "try again in a while",
+            "try again in 5 fortnights",
+            "try again in 0s",
+            "17 seconds",
+            "again in ..s",
+            "try again in -3 seconds",
+            "Retry after 3",
+        ] {
             assert_eq!(text_hint_ms(message), None, "{message}");
         }
     }
@@ -411,7 +455,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_prose_is_a_finite_hint_or_none(message in "\\PC{0,20}(again in |retry in )([0-9.]{0,30} ?[a-zé]{0,8}){0,3}") {
+        fn any_prose_is_a_finite_hint_or_none(message in "\\PC{0,20}(again in |retry in |retry after: )([0-9.]{0,30} ?(mins|s|[a-zé]{0,8})(, | and )?){0,3}") {
             if let Some(ms) = text_hint_ms(&message) {
                 prop_assert!(ms.is_finite() && ms >= 1.0);
             }

@@ -129,11 +129,11 @@ fn fixture<'s>(value: &'s Value, path: &str, reader: &mut Reader<'s>) -> Option<
         Value::String(text) => text.clone(),
         other => other.to_string(),
     };
-    let status = fields.required("status", "the status of the response, from 200 to 599", reader)?;
-    match status.as_u64().and_then(|status| u16::try_from(status).ok()).filter(|s| (200..=599).contains(s)) {
+    let status = fields.required("status", "the status of the response, from 101 to 999", reader)?;
+    match status.as_u64().and_then(|status| u16::try_from(status).ok()).filter(|s| (101..=999).contains(s)) {
         Some(status) => Some(Fixture { status, body }),
         None => {
-            reader.bad_value(&fields.at("status"), describe(status), "it is a status from 200 to 599");
+            reader.bad_value(&fields.at("status"), describe(status), "it is a status from 101 to 999");
             None
         }
     }

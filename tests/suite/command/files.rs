@@ -109,7 +109,13 @@ fn a_profile_is_shown_with_the_layer_of_each_value_and_checked_without_running()
         serde_json::from_str(&home.retake(["profile", "show", "-p", "p", "--json"]).expect(0).out).unwrap();
     assert!(json.to_string().contains("\"maxRetries\":9"), "{json}");
     let checked = home.retake(["profile", "check", "p"]).expect(0).out;
-    assert!(checked.contains("profile.yml is valid: 1 providers, 1 entries."), "{checked}");
+    assert!(checked.contains("profile.yml is valid: 1 provider, 1 entry."), "{checked}");
+    home.write(
+        "profiles/p/retake.patch.yml",
+        "- provider: mock\n  classify:\n    - { id: a, text: busy, as: SERVER, fixture: { status: 400, body: busy } }\n    - { id: b, status: 418, as: SERVER }\n",
+    );
+    let checked = home.retake(["profile", "check", "p"]).expect(0).out;
+    assert!(checked.contains("is valid: 1 provider, 1 entry, 2 rows of classification, 1 fixture."), "{checked}");
 
     // A patch of nothing is a warning, not an error.
     let patch = home.write("loose.yml", "- id: nobody\n  disabled: true\n");

@@ -169,8 +169,13 @@ impl Naming {
         let status = refusal.status;
         let error = ProviderError::of_body(refusal.body);
         let stated = refusal.header("anthropic-ratelimit-input-tokens-limit").and_then(|limit| limit.parse().ok());
-        let oversize = self.oversize(&error, stated);
-        let signal = Signal { status: Some(status.as_u16()), too_large: oversize.is_some(), ..signal_of(&error) };
+        let signal = Signal { status: Some(status.as_u16()), ..signal_of(&error) };
+        let oversize = self.oversize(&error, stated).or_else(|| {
+            // A throttle may say nothing of a limit that the request alone exceeds.
+            let throttled = status == StatusCode::TOO_MANY_REQUESTS && classify(&signal).code == FailureCode::RateLimit;
+            Oversize::by_estimate(stated.filter(|_| throttled)?, self.estimate)
+        });
+        let signal = Signal { too_large: oversize.is_some(), ..signal };
         let endpoint = &self.provider.endpoint;
         let sentence = || match refusal.header(LOCATION.as_str()).filter(|_| status.is_redirection()) {
             Some(target) => {
@@ -214,11 +219,11 @@ impl Naming {
     }
 
     fn oversize(&self, error: &ProviderError, stated: Option<u64>) -> Option<Oversize> {
-        Oversize::read(error.message.as_deref()?, stated, self.estimate)
+        Oversize::read(prose(error), stated, self.estimate)
     }
 
     fn hint(&self, headers: HintHeaders<'_>, body: Option<&Value>, error: &ProviderError) -> Option<Hint> {
-        let message = error.message.as_deref().filter(|_| self.provider.text_hints);
+        let message = Some(prose(error)).filter(|_| self.provider.text_hints);
         retry_after::read(&HintSources { headers, body, message }, self.provider.clock.wall_ms())
     }
 
@@ -255,6 +260,11 @@ impl Naming {
 fn impossible(oversize: &Oversize) -> String {
     let Oversize { asked, limit } = oversize;
     format!("the request asks for about {asked} tokens, and the limit is {limit}")
+}
+
+/// What a provider says: its message, or a body that is plain text.
+fn prose(error: &ProviderError) -> &str {
+    error.message.as_deref().unwrap_or(&error.text)
 }
 
 fn signal_of(error: &ProviderError) -> Signal<'_> {

@@ -21,8 +21,8 @@ counts as the status. *none* among the statuses means a failure that has none.
 
 A provider's own rows are read before these; their ids begin with `own/`. A row names a code under `as`, and demands one
 or more of: a status (`400`, `4xx`, or a list), a JSON pointer into the body (and what it `equals`), the provider's code or
-type, words of the error. A row that can never match is refused with its line, and so is one whose `fixture` it does not
-name.
+type, words of the error. Words are found whole; in a language without spaces, also within a longer run. A row that can
+never match is refused with its line, and so is one whose `fixture` it does not name.
 
 ```yaml
 providers:
@@ -47,8 +47,12 @@ say what is to be done.
 ";
 
 const NOTATION: &str = "\
-Wording is matched by whole words; case and separators do not matter. `a|b` is a choice, `x?` may be missing, `~x` is a
-part of a word, `#` a word that begins with a digit, `*8` up to eight words of anything.
+Codes, types and finish reasons are compared without case and separators: `rate_limit_exceeded` is `RateLimitExceeded`
+too. A star at the end stands for any rest.
+
+Wording is matched by whole words; case and separators do not matter, and a name in camel case counts as one word and as
+several. `a|b` is a choice, `x?` may be missing, `~x` is a part of a word, `#` a word that begins with a digit, `*8` up to
+eight words of anything.
 
 ";
 
@@ -137,7 +141,7 @@ fn hints(page: &mut String) -> std::fmt::Result {
 The first of these that is usable, in this order: the header `retry-after-ms`; `retry-after` in seconds, with a fraction
 if need be, or as a date; a `RetryInfo` detail of the body (`\"retryDelay\": \"45.8s\"`); a body field whose unit is known
 (`retry_after_ms`, `retry_after`, `resets_in_seconds`, `resets_at`, …); and, for a provider with `textHints: true`, the
-message itself (`try again in 17 seconds`). A number above 10⁹ is a point in time, in seconds since 1970, or above 10¹² in
+message itself, or a body of plain text (`try again in 17 seconds`). A number above 10⁹ is a point in time, in seconds since 1970, or above 10¹² in
 milliseconds. A point in time is measured against the response's `Date`, unless it carries an `Age`.
 
 Zero, the past and nonsense are no wait. What was received is kept in `evidence.hint` either way, with what the serving

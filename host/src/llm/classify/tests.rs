@@ -58,9 +58,10 @@ fn codes_and_patterns_of_the_table_are_spelt_so_that_they_can_match() {
     for row in TABLE {
         match row.on {
             On::Code(names) | On::Finish(names) => {
-                for name in names {
-                    assert_eq!(*name, normalised(name), "{}", row.id);
-                }
+                let mut spelt: Vec<String> = names.iter().map(|name| normalised(name)).collect();
+                spelt.sort_unstable();
+                assert!(!spelt.iter().any(String::is_empty), "{}", row.id);
+                assert!(spelt.windows(2).all(|pair| pair[0] != pair[1]), "{}: a name stands twice", row.id);
             }
             On::Text(patterns) => {
                 for token in patterns.iter().flat_map(|pattern| pattern.split(' ')) {
@@ -120,11 +121,60 @@ fn exact_codes_refine_a_client_error() {
         (408, "invalid_request_error", Timeout),
         (429, "invalid_request_error", RateLimit),
         (401, "server_error", Auth),
+        (429, "InsufficientQuota", Quota),
+        (400, "ContextLengthExceeded", ContextOverflow),
+        (400, "contextLengthExceeded", ContextOverflow),
+        (400, "CONTEXT LENGTH EXCEEDED", ContextOverflow),
+        (400, "InvalidApiKey", Auth),
+        (429, "ServiceUnavailable", Server),
+        (400, "RateLimitExceeded", RateLimit),
+        (400, "AccessDeniedException", Auth),
+        (400, "ServiceQuotaExceededException", Quota),
+        (404, "DeploymentNotFound", InvalidRequest),
+        (429, "1310", Quota),
+        (429, "1308", Quota),
+        (429, "1304", Quota),
+        (400, "1261", ContextOverflow),
+        (400, "Arrearage", Quota),
+        (403, "AllocationQuota.FreeTierOnly", Quota),
+        (429, "PostpaidBillOverdue", Quota),
+        (400, "Throttling.RateQuota", RateLimit),
+        (400, "Throttling.AllocationQuota", RateLimit),
+        (400, "Throttling.BurstRate", RateLimit),
+        (400, "com.amazonaws#ThrottlingException", RateLimit),
+        (400, "ThrottlingException:http://internal.example/x", RateLimit),
+        (413, "tokens_limit_reached", ContextOverflow),
     ] {
         assert_eq!(code_of(coded(value, code, "")), expected, "{value} {code}");
         let as_type = Signal { status: Some(value), kind: Some(code), ..Signal::default() };
         assert_eq!(code_of(as_type), expected, "{value} type {code}");
     }
+}
+
+#[test]
+fn a_code_without_a_status_is_known_in_any_spelling() {
+    for (code, expected) in [
+        ("DeploymentNotFound", InvalidRequest),
+        ("1261", ContextOverflow),
+        ("1310", Quota),
+        ("InvalidApiKey", Auth),
+        ("ServiceUnavailable", Server),
+        ("Throttling.RateQuota", RateLimit),
+        ("requestTimeout", Timeout),
+    ] {
+        let signal = Signal { code: Some(code), message: Some("x"), reported: true, ..Signal::default() };
+        assert_eq!(code_of(signal), expected, "{code}");
+    }
+}
+
+#[test]
+fn codes_are_one_in_every_spelling_of_case_and_separators() {
+    for code in ["rate_limit_exceeded", "Rate-Limit Exceeded", "rateLimitExceeded", " RATE.LIMIT/EXCEEDED "] {
+        assert_eq!(normalised(code), "ratelimitexceeded", "{code}");
+    }
+    assert_eq!(normalised("a.b#C_d:http://e/"), "cd");
+    assert_eq!(normalised("#"), "");
+    assert!(names("throttling*", "throttlingratequota") && !names("throttling", "throttlingratequota"));
 }
 
 #[test]
@@ -143,6 +193,57 @@ fn context_wording_is_recognised() {
         "request is larger than the context window",
         "prompt is too long: 210000 tokens > 200000 maximum",
         "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
+        "Input is too long for requested model.",
+        "The model returned the following errors: Input is too long for requested model.",
+        "Input Tokens Exceeded: Number of input tokens exceeds maximum length. Please update the input to try again.",
+        "This model's maximum prompt length is 131072 but the request contains 150000 tokens.",
+        "Invalid request: Your request exceeded model token limit: 8192",
+        "prompt token count of 150000 exceeds the limit of 128000",
+        "Unable to submit request because the input token count is 40000 but model only supports up to 32768.",
+        "too many tokens: total number of tokens in this prompt cannot exceed 4081 - received 5000. Try using a shorter prompt",
+        "The decoder prompt (length 5000) is longer than the maximum model length of 4096. Make sure that `max_model_len` is no smaller.",
+        "The prompt (total length 5000) is too long to fit into the model (context length 4096).",
+        "The input (10000 tokens) is longer than the model's context length (8192 tokens).",
+        "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 4000 `inputs` tokens and 500 `max_new_tokens`",
+        "Input validation error: `inputs` must have less than 1024 tokens. Given: 2000",
+        "input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000, decrease input length",
+        "Context size has been exceeded.",
+        "context overflow",
+        "Trying to keep the first 5000 tokens when context the overflows. However, the model is loaded with context length of only 4096 tokens, which is not enough.",
+        "The number of tokens to keep from the initial prompt is greater than the context length.",
+        "conversation is too long for the context window",
+        "Your prompt has 9000 tokens, more than the model context length 8192",
+        "The total number of tokens exceeds the model's limit of 8192",
+        "Prompt contains 40000 tokens and 0 draft tokens, too large for model with 32768 maximum context length",
+        "request (5000 tokens) exceeds the available context size (4096 tokens), try increasing it",
+        "Requested tokens (5000) exceed context window of 4096",
+        "Please reduce the length of the messages or completion. Current length is 10000 while limit is 8192",
+        "Please reduce the length of the input messages.",
+        "Input tokens exceed the configured limit of 272000 tokens. Your messages resulted in 300000 tokens.",
+        "the number of input tokens 9000 cannot exceed the total tokens limit 4096 for this model",
+        "The estimated number of input and maximum output tokens (9000) exceeded this model context window limit (8192).",
+        "invalid params, context window exceeds limit (2013)",
+        "This model only supports 8192 tokens of context; you sent 9000",
+        "exceeded maximum context tokens",
+        "max_prompt_tokens exceeded",
+        "The prompt length must be less than 4096 tokens",
+        "The request's total token count, 9000, is over the model's context length of 8192",
+        "Request body too large for acme-4 model. Max size: 8000 tokens.",
+        "context length of 4096 was exceeded",
+        "Chat history exceeds model context",
+        "tokens in request more than max tokens allowed",
+        "Range of input length should be [1, 30720]",
+        "litellm.ContextWindowExceededError: x",
+        "Prompt 超长",
+        "prompt超长",
+        "输入内容超过模型最大长度限制",
+        "请求超出上下文窗口",
+        "Die Eingabe überschreitet die maximale Kontextlänge",
+        "入力がコンテキスト長を超えています",
+        "Le message dépasse la longueur maximale du contexte",
+        "La entrada supera la ventana de contexto",
+        "입력이 컨텍스트 길이를 초과했습니다",
+        "Превышена длина контекста",
     ] {
         assert_eq!(said(400, text), ContextOverflow, "{text}");
         assert_eq!(in_stream(text), ContextOverflow, "{text}");
@@ -159,6 +260,28 @@ fn wording_that_is_only_near_context_is_not_taken_for_it() {
         "lengthy context",
         "maximum length of a name is 64",
         "precontext length exceeded",
+        "The maximum context length parameter must be an integer",
+        "num_ctx maximum context window must be a power of two",
+        "Invalid value for max_context_window",
+        "Unknown parameter: context_overflow_strategy",
+        "max_tokens is too large: 200000. This model supports at most 128000 completion tokens, whereas you provided 200000.",
+        "max_tokens: 300000 > 64000, which is the maximum allowed number of output tokens for m",
+        "Invalid request: max_tokens exceeds the model's token limit",
+        "messages.0.content.1.image.source.base64: image exceeds 5 MB maximum: 7000000 bytes > 5242880 bytes",
+        "Invalid 'messages[0].content': string too long. Expected a string with maximum length 1048576, but got 2000000.",
+        "Invalid 'tools': array too long. Expected an array with maximum length 128, but got an array with length 140 instead.",
+        "The `context` parameter is not supported",
+        "metadata.context: maximum length 512 exceeded",
+        "Missing context for tool call; window size parameter invalid",
+        "input is too long for this field: user_id",
+        "Your request was rejected: the message is too long for the subject field",
+        "thinking.budget_tokens exceeds max_tokens",
+        "Too many images in request: 25 exceeds limit of 20",
+        "The prompt violates policy",
+        "number of tokens in logit_bias exceeds 300",
+        "The thinking budget exceeds the limit",
+        "Invalid schema for function 'pay': 'payment' is required",
+        "参数 name 超长",
     ] {
         assert_eq!(said(400, text), InvalidRequest, "{text}");
     }
@@ -182,6 +305,56 @@ fn quota_wording_is_recognised_and_beats_a_bare_429() {
         "Your credit balance is too low to access the API",
         "Quota exceeded for metric: generate_content_free_tier_requests, limit: 0, model: m",
         "账户余额不足",
+        "Your spending limit has been reached",
+        "Billing hard limit has been reached",
+        "You have reached your specified API usage limits. You will regain access on 2026-02-01 at 00:00 UTC.",
+        "You've hit your usage limit. Upgrade to Pro or try again at 5 PM",
+        "You have exceeded your monthly included credits for Inference Providers.",
+        "This organization has exceeded its quota",
+        "Your quota has been used up",
+        "quota limit reached for this key",
+        "The free tier of the model has been exhausted. If you wish to go on, use a paid plan.",
+        "no remaining credit",
+        "Weekly/Monthly Limit Exhausted. Your limit will reset at 2026-02-01",
+        "Usage limit reached for 5 hour. Your limit will reset at 2026-01-01 10:00:00",
+        "Monthly usage limit reached",
+        "daily quota exceeded",
+        "Too many requests: the monthly quota is exceeded",
+        "Your team has either used all available credits or reached its monthly spending limit.",
+        "You have run out of credits. Please add more.",
+        "You don't have enough credits",
+        "You do not have sufficient balance",
+        "Budget has been exceeded! Current cost: 10, Max budget: 10",
+        "Your account is suspended, please check your plan and billing details",
+        "Please top up your account",
+        "Free trial has expired",
+        "Free tier limit reached",
+        "The quota for this API key has been exceeded",
+        "Token quota is not enough",
+        "Your credits have run out",
+        "litellm.RateLimitError: OpenAIException - You exceeded your current quota, please check your plan and billing details.",
+        "You exceeded your current quota. Read https://ai.example/docs/rate-limits",
+        "配额已用尽",
+        "免费额度已用尽",
+        "您的账户额度已用完",
+        "额度已用完，请充值",
+        "您的账户已欠费",
+        "您已达到每周/每月使用上限",
+        "Guthaben aufgebraucht",
+        "Ihr Kontingent ist erschöpft",
+        "Nicht genügend Guthaben",
+        "Solde insuffisant",
+        "Le quota est épuisé",
+        "Saldo insuficiente",
+        "Créditos agotados",
+        "La cuota ha sido superada",
+        "Cota excedida",
+        "残高が不足しています",
+        "クレジットが不足しています",
+        "недостаточно средств",
+        "Квота исчерпана",
+        "잔액이 부족합니다",
+        "할당량을 초과했습니다",
     ] {
         assert_eq!(said(429, text), Quota, "{text}");
         assert_eq!(said(400, text), Quota, "{text}");
@@ -198,12 +371,39 @@ fn throttle_words_win_over_billing_words() {
         "TPM quota exhausted",
         "ThrottlingException: Too many tokens, please wait before trying again.",
         "Throttling: allocated quota exceeded",
+        "Rate limit exceeded: insufficient credits to raise limit",
+        "Too many requests. Add credits: insufficient credits for higher limits.",
+        "Too many requests. Insufficient credits may also cause this.",
+        "Your requests have exceeded call rate limit of your current pricing tier. Increase your quota.",
+        "You have reached the rate limit. Buy more credits to raise it.",
+        "Rate limit exceeded: free-models-per-day. Add 10 credits to unlock 1000 free model requests per day",
+        "RPM limit exceeded. Please complete identity verification. Insufficient balance.",
+        "concurrency limit reached, upgrade your plan: usage limit reached",
+        "Quota exceeded for acme.example/generate_content_requests_per_minute_per_project_per_base_model",
+        "You exceeded your current quota. GenerateRequestsPerMinutePerProjectPerModel-FreeTier",
+        "请求过于频繁，余额不足",
+        "每分钟请求配额已用尽",
+        "Limit: 10 req/min, quota exceeded",
+        "limit of 5 RPS, quota exceeded",
+        "Kontingent von 3 Anfragen pro Minute überschritten",
     ] {
         assert_eq!(said(429, text), RateLimit, "{text}");
         assert_eq!(in_stream(text), RateLimit, "{text}");
     }
     assert_eq!(said(429, "billing and quota documentation"), RateLimit);
     assert_eq!(said(429, "Too Many Requests"), RateLimit);
+    for text in [
+        "Resource has been exhausted (e.g. check quota).",
+        "Too many tokens per day, please wait",
+        "daily rate limit exceeded",
+    ] {
+        assert_eq!(said(429, text), RateLimit, "{text}");
+    }
+    for text in ["Rate exceeded", "ThrottlingException: Rate exceeded", "Rate limit exceeded: insufficient credits"] {
+        assert_eq!(said(400, text), RateLimit, "{text}");
+    }
+    let coded_quota = coded(429, "insufficient_quota", "Rate limit exceeded: too many requests per minute");
+    assert_eq!(code_of(coded_quota), Quota, "a structured code wins over every wording");
 }
 
 #[test]
@@ -224,6 +424,27 @@ fn an_error_without_a_status_is_named_by_its_words() {
         ("Too many requests", RateLimit),
         ("invalid request body", InvalidRequest),
         ("something went wrong", Server),
+        ("acme.example | 520: Web server is returning an unknown error", Server),
+        ("acme.example | 521: Web server is down", Server),
+        ("acme.example | 522: Connection timed out", Server),
+        ("acme.example | 524: A timeout occurred", Server),
+        ("acme.example | 525: SSL handshake failed", Server),
+        ("error code: 521", Server),
+        ("error code: 524", Server),
+        ("error code: 1015", RateLimit),
+        ("no healthy upstream", Server),
+        ("<h1>504 Gateway Time-out</h1><hr>nginx", Server),
+        ("503 Service Temporarily Unavailable", Server),
+        ("Error 503 Backend fetch failed", Server),
+        ("Request failed with status code 401", Auth),
+        ("Request failed with status code 402", Quota),
+        ("Request failed with status code 408", Timeout),
+        ("Request failed with status code 422", InvalidRequest),
+        ("Request failed with status code 429", RateLimit),
+        ("APIConnectionError", Transport),
+        ("APITimeoutError", Timeout),
+        ("InternalServerError", Server),
+        ("请求过于频繁，请稍后再试", RateLimit),
     ] {
         assert_eq!(in_stream(text), code, "{text}");
     }

@@ -61,7 +61,7 @@ fn a_row_that_can_never_match_is_refused_at_its_line() {
         "      - { id: a, text: busy, as: SERVER }\n      - { id: b, text: server busy, as: RATE_LIMIT }\n      - { id: c, status: 200, as: SERVER }\n      - { id: d, as: SERVER }\n",
         &[
             "profile.yml:8:9: providers[0].classify[1]: the row can never match: the row \"a\" before it takes everything that it would take.",
-            "profile.yml:9:9: providers[0].classify[2]: the status 200 never reaches a row: only 300 to 599 are failures by their status; for an error inside a success leave the status out.",
+            "profile.yml:9:9: providers[0].classify[2]: the status 200 never reaches a row: only 101 and 300 to 999 are failures by their status; for an error inside a success leave the status out.",
             "profile.yml:10:9: providers[0].classify[3]: the row demands nothing, so that it would name every failure; give it status, pointer, code or text.",
         ],
     );
@@ -72,7 +72,7 @@ fn a_fixture_that_its_row_does_not_name_is_refused_at_its_line() {
     refused(
         "      - id: a\n        text: busy\n        as: SERVER\n        fixture: { status: 429, body: \"too many requests\" }\n",
         &[
-            "profile.yml:10:9: providers[0].classify[0].fixture: the fixture of the row \"a\" is RATE_LIMIT by the row \"status/429\", not by this one.",
+            "profile.yml:10:9: providers[0].classify[0].fixture: the fixture of the row \"a\" is RATE_LIMIT by the row \"text/rate-exceeded\", not by this one.",
         ],
     );
 }
