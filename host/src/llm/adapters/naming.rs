@@ -117,7 +117,10 @@ impl Naming {
             SseError::TooLong => StreamFault::TooLong,
             SseError::NotUtf8 => StreamFault::NotUtf8,
         };
-        self.seen(fault, format!("{} broke its protocol: {error}{}", self.provider.endpoint, self.encoding()))
+        self.seen(
+            fault,
+            format!("{} broke its protocol: {error}{}", self.provider.endpoint, self.encoding().unwrap_or_default()),
+        )
     }
 
     /// What the adapter did not accept while it read an event. Such an event is often an error: the provider's own, or
@@ -171,14 +174,17 @@ impl Naming {
     }
 
     pub(super) fn not_a_stream(&self, body: &str) -> Box<Failure> {
-        let shown = match self.encoding() {
-            encoding if encoding.is_empty() => self.excerpt(&page::prose(body, MAX_KEPT_BODY)),
-            encoding => Some(encoding),
+        let unreadable = self.unreadable(body);
+        let (body, note) = match &unreadable {
+            Some(note) => ("", note.clone()),
+            None => (
+                body,
+                self.excerpt(&page::prose(body, MAX_KEPT_BODY)).map(|said| format!(": {said}")).unwrap_or_default(),
+            ),
         };
-        let shown = shown.map(|said| format!(": {said}")).unwrap_or_default();
         let endpoint = &self.provider.endpoint;
         let message =
-            format!("{endpoint} answered with a body that is no answer, and reports no error that is known{shown}");
+            format!("{endpoint} answered with a body that is no answer, and reports no error that is known{note}");
         let evidence = Evidence { phase: phase("body"), body: kept(body), ..Evidence::default() };
         let signal = Signal { stream: Some(StreamFault::NotAStream), ..Signal::default() };
         self.named(&signal, None, message, evidence)
@@ -192,13 +198,12 @@ impl Naming {
 
     /// What the adapter itself saw.
     pub(super) fn seen(&self, fault: StreamFault, message: String) -> Box<Failure> {
-        let evidence = Evidence { phase: Some("stream".to_owned()), ..Evidence::default() };
+        let evidence = Evidence { phase: phase("stream"), ..Evidence::default() };
         self.named(&Signal { stream: Some(fault), ..Signal::default() }, None, message, evidence)
     }
 
     /// A response whose status is no success.
     pub(super) fn refused(&self, status: StatusCode, body: &str) -> Box<Failure> {
-        let report = Report::of_refusal(status.as_u16(), body);
         let endpoint = &self.provider.endpoint;
         let sentence = match self.header(LOCATION.as_str()).filter(|_| status.is_redirection()) {
             Some(target) => {
@@ -206,9 +211,11 @@ impl Naming {
             }
             None => format!("{endpoint} answered {status}"),
         };
-        let unread = self.encoding();
+        if let Some(note) = self.unreadable(body) {
+            return self.told(Report::of_refusal(status.as_u16(), ""), None, None, sentence + &note);
+        }
+        let report = Report::of_refusal(status.as_u16(), body);
         let sentence = match self.excerpt(&report.error.text) {
-            _ if body.contains(char::REPLACEMENT_CHARACTER) && !unread.is_empty() => format!("{sentence}{unread}"),
             Some(said) => format!("{sentence}: {said}"),
             None => sentence,
         };
@@ -266,15 +273,18 @@ impl Naming {
 
     /// A line of what was said, for a message. Secrets go first: a cut through one would hide it from those who look.
     fn excerpt(&self, text: &str) -> Option<String> {
-        page::excerpt(&self.provider.redactor.text(text))
+        page::excerpt(&self.provider.redactor.text(&text[..text.floor_char_boundary(MAX_KEPT_BODY)]))
     }
 
-    /// A note on the encoding of a body that nobody asked for and nobody here reads; empty where there is none.
-    fn encoding(&self) -> String {
-        match self.header(CONTENT_ENCODING.as_str()).filter(|name| !name.eq_ignore_ascii_case("identity")) {
-            Some(name) => format!(" (its body is in the encoding {name}, which was not asked for and cannot be read)"),
-            None => String::new(),
-        }
+    /// A note on an encoding of the body that nobody asked for and nobody here takes off, if it has one.
+    fn encoding(&self) -> Option<String> {
+        let name = self.header(CONTENT_ENCODING.as_str()).filter(|name| !name.eq_ignore_ascii_case("identity"))?;
+        Some(format!(" (its body is in the encoding {name}, which was not asked for and cannot be read)"))
+    }
+
+    /// The same note, where the body is indeed none that can be read.
+    fn unreadable(&self, body: &str) -> Option<String> {
+        self.encoding().filter(|_| body.contains(char::REPLACEMENT_CHARACTER))
     }
 
     /// A failure of the wire in the given phase.
