@@ -68,7 +68,7 @@ impl WireFault {
 pub enum StreamFault {
     /// A success without a body.
     NoBody,
-    /// A body that is no event stream and reports no error.
+    /// A body that is neither an event stream nor a whole answer, and reports no error.
     NotAStream,
     NotUtf8,
     /// A line or an event beyond the bound.
@@ -77,7 +77,7 @@ pub enum StreamFault {
     NotJson,
     /// An event of a shape that the protocol does not have.
     Shape,
-    /// A tool call without a name, or with arguments that are not JSON.
+    /// A tool call without a name, or with arguments that are no JSON object.
     ToolCall,
     /// The body ended before the protocol's terminator.
     NoTerminator,
@@ -90,12 +90,12 @@ impl StreamFault {
     pub fn as_str(self) -> &'static str {
         match self {
             StreamFault::NoBody => "has no body",
-            StreamFault::NotAStream => "is no event stream and reports no error",
+            StreamFault::NotAStream => "is neither an event stream nor whole in one piece, and reports no error",
             StreamFault::NotUtf8 => "is not UTF-8",
             StreamFault::TooLong => "has a line or an event of more than 8 MiB",
             StreamFault::NotJson => "has an event that is not JSON",
             StreamFault::Shape => "has an event of a shape that the protocol does not have",
-            StreamFault::ToolCall => "has a tool call without a name, or with arguments that are not JSON",
+            StreamFault::ToolCall => "has a tool call without a name, or with arguments that are no JSON object",
             StreamFault::NoTerminator => "ended before the protocol's terminator",
             StreamFault::Empty => "ended normally, with nothing in it but reasoning or white space",
         }

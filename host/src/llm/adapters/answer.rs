@@ -3,7 +3,7 @@
 //! Pure: an answer holds what one stream has said so far, and knows neither sockets nor time. `call` feeds it. What it
 //! cannot accept it returns as a [`Trouble`], for `naming` to name.
 
-use super::{provider_error::ProviderError, sse::Event};
+use super::{sign::Sign, sse::Event};
 use crate::llm::{Block, BlockType, Chunk, FinishReason, Usage, classify::StreamFault};
 use serde_json::Value;
 
@@ -25,9 +25,7 @@ pub(super) trait Answer: Send {
     fn finish(self: Box<Self>, chunks: &mut Vec<Chunk>) -> Result<FinishReason, Trouble>;
 
     /// Takes a whole answer that came in one piece instead of a stream, and says whether it was one.
-    fn whole(&mut self, _body: &Value, _chunks: &mut Vec<Chunk>) -> Result<bool, Trouble> {
-        Ok(false)
-    }
+    fn whole(&mut self, body: &Value, chunks: &mut Vec<Chunk>) -> Result<bool, Trouble>;
 }
 
 /// What an event brought.
@@ -36,6 +34,8 @@ pub(super) enum Progress {
     /// Nothing that the model said.
     Nothing,
     Content,
+    /// Something that the protocol does not have: the report of an error, or nothing that concerns us.
+    Unknown,
     /// The terminator: the answer is over.
     Done,
 }
@@ -43,8 +43,8 @@ pub(super) enum Progress {
 /// Why an answer is none.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Trouble {
-    /// The provider reports an error inside the stream; `body` is what it sent.
-    Provider { error: Box<ProviderError>, body: String },
+    /// The event reports an error.
+    Reported,
     /// The stream does not follow the protocol.
     Broken(StreamFault, String),
     /// The answer ended for a reason that is no normal end.
@@ -61,13 +61,63 @@ impl Trouble {
 
 /// Reads the data of an event as JSON, unless it is the report of an error.
 pub(super) fn read_event(event: &Event) -> Result<Value, Trouble> {
-    let data = event.data.trim();
-    let value: Value = serde_json::from_str(data).map_err(|error| {
-        Trouble::Broken(StreamFault::NotJson, format!("an event of the stream is not JSON: {error}"))
-    })?;
-    match ProviderError::inside(&value, &event.name) {
-        Some(error) => Err(Trouble::Provider { error: Box::new(error), body: data.to_owned() }),
-        None => Ok(value),
+    let value: Value = serde_json::from_str(event.data.trim()).map_err(|error| not_json(&error))?;
+    match Sign::of(&value, "") {
+        Sign::Strong => Err(Trouble::Reported),
+        _ => Ok(value),
+    }
+}
+
+pub(super) fn not_json(error: &serde_json::Error) -> Trouble {
+    Trouble::Broken(StreamFault::NotJson, format!("an event of the stream is not JSON: {error}"))
+}
+
+/// Reasons of a normal end. Gateways pass on the names of whatever stands behind them, so all adapters know them all.
+const NORMAL_ENDS: [&str; 19] = [
+    "stop",
+    "stop_sequence",
+    "stop_token",
+    "stop_str",
+    "end_turn",
+    "end",
+    "end_of_text",
+    "end_of_sequence",
+    "eos",
+    "eos_token",
+    "complete",
+    "completed",
+    "finish",
+    "finished",
+    "tool_calls",
+    "tool_call",
+    "tool_use",
+    "function_call",
+    "pause_turn",
+];
+
+/// Reasons of an end by a limit of length.
+const LENGTH_ENDS: [&str; 8] = [
+    "length",
+    "model_length",
+    "max_length",
+    "max_tokens",
+    "max_output_tokens",
+    "max_new_tokens",
+    "max_completion_tokens",
+    "token_limit",
+];
+
+/// Whether a finish reason says that a limit of length cut the answer. No reason is a normal end; one that is neither
+/// is trouble.
+pub(super) fn is_cut(reason: Option<&str>) -> Result<bool, Trouble> {
+    let Some(given) = reason else { return Ok(false) };
+    let name = given.trim().to_ascii_lowercase().replace(['-', ' '], "_");
+    match name.as_str() {
+        // Written out by programs that mean that there is none.
+        "" | "null" | "none" => Ok(false),
+        name if NORMAL_ENDS.contains(&name) => Ok(false),
+        name if LENGTH_ENDS.contains(&name) => Ok(true),
+        _ => Err(Trouble::Finish(given.to_owned())),
     }
 }
 
@@ -204,8 +254,8 @@ impl Blocks {
             if !cut && name.is_empty() {
                 return broken("a tool call of the answer has no name".to_owned());
             }
-            if !cut && !arguments.is_empty() && serde_json::from_str::<serde::de::IgnoredAny>(arguments).is_err() {
-                return broken(format!("the arguments of the tool call {name:?} are not JSON"));
+            if !cut && !arguments.is_empty() && !is_object(arguments) {
+                return broken(format!("the arguments of the tool call {name:?} are no JSON object"));
             }
         }
         for (index, open) in (0..).zip(self.0) {
@@ -235,6 +285,10 @@ impl Blocks {
     }
 }
 
+fn is_object(text: &str) -> bool {
+    text.trim_start().starts_with('{') && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
+}
+
 fn block_type(block: &Block) -> BlockType {
     match block {
         Block::Text { .. } => BlockType::Text,
@@ -259,6 +313,33 @@ pub(super) mod tests {
             let ended =
                 |chunk: &Chunk| if let Chunk::BlockEnd { block, .. } = chunk { Some(block.clone()) } else { None };
             self.chunks.iter().filter_map(ended).collect()
+        }
+    }
+
+    /// Plays a whole answer; `None` when it is none of the protocol.
+    pub(in super::super) fn play_whole(mut answer: Box<dyn Answer>, body: &Value) -> Option<Played> {
+        let mut chunks = Vec::new();
+        match answer.whole(body, &mut chunks) {
+            Ok(false) => None,
+            Ok(true) => {
+                let usage = answer.usage();
+                let outcome = answer.finish(&mut chunks);
+                Some(Played { chunks, usage, outcome })
+            }
+            Err(trouble) => Some(Played { chunks, usage: answer.usage(), outcome: Err(trouble) }),
+        }
+    }
+
+    #[test]
+    fn the_names_of_an_end_are_known_in_any_spelling() {
+        for reason in [None, Some("stop"), Some("eos_token"), Some("COMPLETE"), Some("null"), Some("tool-calls")] {
+            assert_eq!(is_cut(reason), Ok(false), "{reason:?}");
+        }
+        for reason in ["length", "model_length", "MAX_TOKENS"] {
+            assert_eq!(is_cut(Some(reason)), Ok(true), "{reason}");
+        }
+        for reason in ["content_filter", "MALFORMED_FUNCTION_CALL", "banana"] {
+            assert_eq!(is_cut(Some(reason)), Err(Trouble::Finish(reason.to_owned())));
         }
     }
 

@@ -4,11 +4,13 @@
 //! reads is in its `Answer`. Called by [`super::HttpProvider`].
 
 use super::{
-    answer::{Answer, Progress},
+    answer::{Answer, Progress, Trouble},
     http::{self, WireError},
-    naming::{Naming, Refusal},
+    json_text::{Scan, is_structure},
+    naming::Naming,
     provider::{Bounds, Prepared, Served},
-    sse::{Decoder, Event},
+    provider_error::is_error_name,
+    sse::{Decoder, Event, SseError, is_event_stream},
 };
 use crate::llm::{
     Chunk, Failure, FinishReason, Request,
@@ -18,6 +20,7 @@ use crate::llm::{
 use bytes::Bytes;
 use futures_util::{StreamExt, stream, stream::BoxStream};
 use reqwest::{Response, StatusCode};
+use serde::de::IgnoredAny;
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -25,18 +28,26 @@ use tokio_util::sync::CancellationToken;
 /// How long the body of a failed response is read. What it says is worth a moment, but not a wait.
 pub(super) const ERROR_BODY_LIMIT: Duration = Duration::from_secs(2);
 
-/// Where providers put their id of a request, in the order of preference.
-const REQUEST_ID_HEADERS: [&str; 5] =
-    ["x-request-id", "request-id", "x-deepseek-request-id", "x-amzn-requestid", "apim-request-id"];
-
-/// The fields of an event stream. A comment has an empty one.
-const SSE_FIELDS: [&[u8]; 5] = [b"", b"data", b"event", b"id", b"retry"];
+/// The longest answer that is taken in one piece, in bytes; as long as the longest event.
+pub(super) const MAX_WHOLE: usize = super::sse::MAX_LINE;
 
 enum State {
     Unsent,
     /// The head was fine and the body is being read.
     Reading(Response),
     Over,
+}
+
+/// What the body of a success is, as far as its bytes have shown.
+enum Form {
+    /// The first bytes, which do not tell yet.
+    Unknown(Vec<u8>),
+    Events,
+    /// One JSON value: an answer in one piece, or an error.
+    Json {
+        bytes: Vec<u8>,
+        scan: Scan,
+    },
 }
 
 /// One call. Everything that it holds is made for it and dropped with it.
@@ -51,8 +62,7 @@ pub(super) struct Call {
     decoder: Decoder,
     answer: Box<dyn Answer>,
     naming: Naming,
-    /// The first bytes of the body, until they show whether it is an event stream.
-    head: Option<Vec<u8>>,
+    form: Form,
     started: Instant,
     /// When the model was last heard of; before its first content, when the response began.
     last_content: Instant,
@@ -76,7 +86,7 @@ impl Call {
             answer: provider.dialect.answer(),
             naming: Naming::new(provider.clone()),
             provider,
-            head: Some(Vec::new()),
+            form: Form::Unknown(Vec::new()),
             started: now,
             last_content: now,
             has_content: false,
@@ -158,15 +168,11 @@ impl Call {
             Ok(Ok(response)) => response,
         };
         self.last_content = Instant::now();
-        self.naming.request_id = REQUEST_ID_HEADERS
-            .iter()
-            .find_map(|name| response.headers().get(*name)?.to_str().ok().filter(|value| !value.trim().is_empty()))
-            .map(|value| value.trim().to_owned());
+        self.naming.answered(response.headers());
         let status = response.status();
         if !status.is_success() {
-            let headers = response.headers().clone();
             let body = Self::read_text(response, Vec::new(), self.deadline()).await;
-            return Err(self.naming.refused(&Refusal { status, headers: &headers, body: &body }));
+            return Err(self.naming.refused(status, &body));
         }
         if status == StatusCode::NO_CONTENT || response.content_length() == Some(0) {
             let message = format!("{} answered {status} without a body", provider.endpoint);
@@ -213,17 +219,75 @@ impl Call {
     }
 
     async fn bytes(&mut self, response: Response, bytes: Bytes) -> Result<State, Box<Failure>> {
-        let Some(mut head) = self.head.take() else { return self.events(response, &bytes) };
-        head.extend_from_slice(&bytes);
-        match is_event_stream(&head) {
-            Some(true) => self.events(response, &head),
-            Some(false) => {
-                let body = Self::read_text(response, head, self.deadline()).await;
+        match std::mem::replace(&mut self.form, Form::Events) {
+            Form::Events => self.events(response, &bytes),
+            Form::Json { bytes: mut whole, mut scan } => {
+                let end = scan.push(&bytes).map(|end| whole.len() + end);
+                whole.extend_from_slice(&bytes);
+                self.piece(response, whole, scan, end).await
+            }
+            Form::Unknown(mut head) => {
+                head.extend_from_slice(&bytes);
+                match is_event_stream(&head) {
+                    Some(true) => self.events(response, &head),
+                    Some(false) if is_structure(trimmed(&String::from_utf8_lossy(&head))) => {
+                        let mut scan = Scan::default();
+                        let end = scan.push(&head);
+                        self.piece(response, head, scan, end).await
+                    }
+                    Some(false) => {
+                        let body = Self::read_text(response, head, self.deadline()).await;
+                        self.no_stream(&body)
+                    }
+                    None => {
+                        // Some servers send blanks while the model is at work.
+                        if head.iter().all(u8::is_ascii_whitespace) {
+                            head.clear();
+                        }
+                        self.form = Form::Unknown(head);
+                        Ok(State::Reading(response))
+                    }
+                }
+            }
+        }
+    }
+
+    /// Goes on with a body that is one JSON value, which ends at `end` if it has come so far.
+    async fn piece(
+        &mut self,
+        response: Response,
+        whole: Vec<u8>,
+        scan: Scan,
+        end: Option<usize>,
+    ) -> Result<State, Box<Failure>> {
+        let is_json = |bytes: &[u8]| {
+            let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
+            serde_json::from_slice::<IgnoredAny>(bytes).is_ok()
+        };
+        if end.unwrap_or(whole.len()) > MAX_WHOLE {
+            return Err(self.naming.too_long(MAX_WHOLE));
+        }
+        match end {
+            Some(end) if is_json(&whole[..end]) => self.json(&whole[..end]),
+            // It only looked like one.
+            Some(_) => {
+                let body = Self::read_text(response, whole, self.deadline()).await;
                 self.no_stream(&body)
             }
             None => {
-                self.head = Some(head);
+                self.form = Form::Json { bytes: whole, scan };
                 Ok(State::Reading(response))
+            }
+        }
+    }
+
+    /// A success that is one JSON value, or as much of it as came.
+    fn json(&mut self, body: &[u8]) -> Result<State, Box<Failure>> {
+        match std::str::from_utf8(body) {
+            Ok(body) => self.no_stream(trimmed(body)),
+            Err(_) => {
+                let failure = self.naming.error_in_success(trimmed(&String::from_utf8_lossy(body)));
+                Err(failure.unwrap_or_else(|| self.naming.undecodable(&SseError::NotUtf8)))
             }
         }
     }
@@ -242,17 +306,29 @@ impl Call {
     /// Takes one event, and says whether the answer is over.
     fn event(&mut self, event: &Event) -> Result<bool, Box<Failure>> {
         let mut chunks = Vec::new();
-        let progress = self.answer.event(event, &mut chunks);
+        let progress = match is_error_name(&event.name) {
+            true => Err(Trouble::Reported),
+            false => self.answer.event(event, &mut chunks),
+        };
         self.queue.extend(chunks);
-        match progress.map_err(|trouble| self.naming.troubled(trouble))? {
-            Progress::Nothing => Ok(false),
-            Progress::Content => {
+        match progress {
+            Ok(Progress::Nothing) => Ok(false),
+            Ok(Progress::Content) => {
                 self.last_content = Instant::now();
                 self.has_content = true;
                 Ok(false)
             }
-            Progress::Done => self.finish().map(|()| true),
+            Ok(Progress::Unknown) => self.naming.error_in_event(event).map_or(Ok(false), Err),
+            Ok(Progress::Done) => self.finish().map(|()| true),
+            Err(trouble) => Err(self.naming.not_accepted(trouble, &self.with_stray(event))),
         }
+    }
+
+    /// An event with the lines that belong to no event: a page that was put into a stream has both.
+    fn with_stray(&self, event: &Event) -> Event {
+        let texts = [event.data.as_str(), self.decoder.stray()];
+        let data = texts.into_iter().filter(|text| !text.trim().is_empty()).collect::<Vec<_>>().join("\n");
+        Event { name: event.name.clone(), data }
     }
 
     /// Ends the answer: its blocks, its usage, and how it finished.
@@ -269,15 +345,20 @@ impl Call {
     }
 
     fn end_of_body(&mut self) -> Result<State, Box<Failure>> {
-        // Some servers leave out the blank line after the last event. What is whole counts; what is not was cut.
-        let last = std::mem::take(&mut self.decoder).finish();
-        let whole = |data: &str| data.trim() == "[DONE]" || serde_json::from_str::<serde::de::IgnoredAny>(data).is_ok();
-        if let Some(event) = last.filter(|event| whole(&event.data))
-            && self.event(&event)?
-        {
-            return Ok(State::Over);
+        if let Form::Json { bytes, .. } = std::mem::replace(&mut self.form, Form::Events) {
+            return self.json(&bytes);
         }
-        Err(self.naming.unterminated())
+        // Some servers leave out the blank line after the last event. What is whole counts; what is not was cut.
+        let whole = |data: &str| data.trim() == "[DONE]" || serde_json::from_str::<IgnoredAny>(data).is_ok();
+        let mut last = self.decoder.finish().unwrap_or_default();
+        if whole(&last.data) {
+            if self.event(&last)? {
+                return Ok(State::Over);
+            }
+            last = Event::default();
+        }
+        // What cut the stream may have said why.
+        Err(self.naming.error_in_event(&self.with_stray(&last)).unwrap_or_else(|| self.naming.unterminated()))
     }
 
     /// A success whose body is no event stream: an error in disguise, a page, or an answer in one piece.
@@ -285,8 +366,13 @@ impl Call {
         if let Some(failure) = self.naming.error_in_success(body) {
             return Err(failure);
         }
+        let body_value = match serde_json::from_str(body) {
+            Ok(value) => value,
+            Err(error) if error.is_eof() && is_structure(body) => return Err(self.naming.unterminated()),
+            Err(_) => return Err(self.naming.not_a_stream(body)),
+        };
         let mut chunks = Vec::new();
-        let whole = serde_json::from_str(body).map(|body| self.answer.whole(&body, &mut chunks)).unwrap_or(Ok(false));
+        let whole = self.answer.whole(&body_value, &mut chunks);
         self.queue.extend(chunks);
         if whole.map_err(|trouble| self.naming.troubled(trouble))? {
             self.finish()?;
@@ -305,38 +391,11 @@ impl Call {
             }
         }
         bytes.truncate(MAX_KEPT_BODY);
-        String::from_utf8_lossy(&bytes).trim_start_matches('\u{feff}').trim().to_owned()
+        trimmed(&String::from_utf8_lossy(&bytes)).to_owned()
     }
 }
 
-/// Whether a body that begins like this is an event stream; `None` when more is needed to tell. The content type is
-/// not asked: it is wrong too often in both directions.
-fn is_event_stream(head: &[u8]) -> Option<bool> {
-    let blank = |byte: &u8| byte.is_ascii_whitespace() || "\u{feff}".as_bytes().contains(byte);
-    let line = &head[head.iter().position(|byte| !blank(byte)).unwrap_or(head.len())..];
-    match line.iter().position(|byte| matches!(byte, b':' | b'\r' | b'\n')) {
-        Some(end) => Some(SSE_FIELDS.contains(&&line[..end])),
-        None if SSE_FIELDS.iter().any(|field| field.starts_with(line)) => None,
-        None => Some(false),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_event_stream_is_known_by_its_first_field() {
-        for head in
-            ["data: x", "data:{", ": ping\n", "event:x", "\r\n\r\nid: 1", "\u{feff}data: ", "retry: 5", "data\n"]
-        {
-            assert_eq!(is_event_stream(head.as_bytes()), Some(true), "{head:?}");
-        }
-        for head in ["{\"a\":1}", "<html>", "upstream connect error", "Error: no", "dada:", "\n[1]", "data center: x"] {
-            assert_eq!(is_event_stream(head.as_bytes()), Some(false), "{head:?}");
-        }
-        for head in ["", "\n\n", "da", "data", "\u{feff}", "ev"] {
-            assert_eq!(is_event_stream(head.as_bytes()), None, "{head:?}");
-        }
-    }
+/// A text without the byte order mark and the blanks around it.
+fn trimmed(text: &str) -> &str {
+    text.trim_start_matches(|c: char| c == '\u{feff}' || c.is_whitespace()).trim_end()
 }

@@ -1,7 +1,8 @@
 //! The answer of a chat-completions stream. Its terminator is `[DONE]`.
 
 use super::{
-    answer::{Answer, Blocks, CallPiece, Progress, Trouble, read_event},
+    answer::{Answer, Blocks, CallPiece, Progress, Trouble, is_cut, not_json},
+    provider_error::says_something,
     sse::Event,
 };
 use crate::llm::{BlockType, Chunk, FinishReason, Usage};
@@ -13,6 +14,8 @@ struct WireChunk {
     choices: Option<Vec<WireChoice>>,
     usage: Option<Value>,
     error: Option<Value>,
+    /// Where MiniMax puts its errors, beside what it answers.
+    base_resp: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -20,7 +23,10 @@ struct WireChoice {
     #[serde(default)]
     index: u64,
     delta: Option<WireDelta>,
+    /// What an answer in one piece has instead of a delta.
+    message: Option<Value>,
     finish_reason: Option<String>,
+    error: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -29,6 +35,7 @@ struct WireDelta {
     refusal: Option<String>,
     reasoning_content: Option<String>,
     reasoning: Option<String>,
+    reasoning_details: Option<Value>,
     tool_calls: Option<Vec<WireToolCall>>,
     function_call: Option<WireFunction>,
 }
@@ -75,28 +82,18 @@ impl Answer for ChatAnswer {
         if data.is_empty() {
             return Ok(Progress::Nothing);
         }
-        let parsed = serde_json::from_str::<WireChunk>(data);
-        let regular = matches!(&parsed, Ok(WireChunk { choices: Some(_), error: None | Some(Value::Null), .. }));
-        if !regular || event.name == "error" {
-            // An error, or a chunk of a shape that an error may have; otherwise something that does not concern us.
-            read_event(event)?;
-        }
-        let chunk = parsed.map_err(|error| {
-            Trouble::shape(format!("an event of the stream is not a chat completion chunk: {error}"))
-        })?;
-        if let Some(usage) = chunk.usage.as_ref().filter(|usage| usage.is_object()) {
-            self.usage = Some(read_usage(usage));
-        }
-        let before = chunks.len();
-        for choice in chunk.choices.into_iter().flatten().filter(|choice| choice.index == 0) {
-            if let Some(delta) = choice.delta {
-                self.delta(delta, chunks)?;
+        match serde_json::from_str::<WireChunk>(data) {
+            Ok(chunk) if chunk.reports_error() => Err(Trouble::Reported),
+            // Nothing that a chunk has: an error without its key, or something that does not concern us.
+            Ok(chunk) if chunk.choices.as_ref().is_none_or(Vec::is_empty) && !chunk.has_usage() => {
+                Ok(Progress::Unknown)
             }
-            if let Some(reason) = choice.finish_reason.filter(|reason| !reason.is_empty()) {
-                self.finish_reason = Some(reason);
+            Ok(chunk) => self.chunk(chunk, chunks),
+            Err(error) if error.is_data() => {
+                Err(Trouble::shape(format!("an event of the stream is not a chat completion chunk: {error}")))
             }
+            Err(error) => Err(not_json(&error)),
         }
-        Ok(if chunks.len() > before { Progress::Content } else { Progress::Nothing })
     }
 
     fn usage(&self) -> Option<Usage> {
@@ -108,24 +105,72 @@ impl Answer for ChatAnswer {
     }
 
     fn finish(self: Box<Self>, chunks: &mut Vec<Chunk>) -> Result<FinishReason, Trouble> {
-        let reason = self.finish_reason.as_deref().map(str::to_ascii_lowercase);
-        let cut = match reason.as_deref() {
-            None
-            | Some("stop" | "end_turn" | "eos" | "stop_sequence" | "tool_calls" | "tool_use" | "function_call") => {
-                false
-            }
-            Some("length" | "max_tokens" | "max_output_tokens") => true,
-            Some(_) => return Err(Trouble::Finish(self.finish_reason.unwrap_or_default())),
-        };
+        let cut = is_cut(self.finish_reason.as_deref())?;
         self.blocks.finish(cut, chunks)
+    }
+
+    fn whole(&mut self, body: &Value, chunks: &mut Vec<Chunk>) -> Result<bool, Trouble> {
+        let choices = body.get("choices").and_then(Value::as_array);
+        let is_whole = |choice: &Value| choice.get("message").is_some_and(Value::is_object);
+        if !choices.is_some_and(|choices| choices.iter().all(is_whole)) {
+            return Ok(false);
+        }
+        let chunk = WireChunk::deserialize(body)
+            .map_err(|error| Trouble::shape(format!("the answer is not a chat completion: {error}")))?;
+        self.chunk(chunk, chunks).map(|_| true)
+    }
+}
+
+impl WireChunk {
+    fn reports_error(&self) -> bool {
+        let mut choices = self.choices.iter().flatten();
+        self.error.as_ref().is_some_and(says_something)
+            || choices.any(|choice| choice.error.as_ref().is_some_and(says_something))
+            || self.base_resp.as_ref().and_then(|base| base.get("status_code")).is_some_and(says_something)
+    }
+
+    fn has_usage(&self) -> bool {
+        self.usage.as_ref().is_some_and(Value::is_object)
     }
 }
 
 impl ChatAnswer {
+    fn chunk(&mut self, chunk: WireChunk, chunks: &mut Vec<Chunk>) -> Result<Progress, Trouble> {
+        if let Some(usage) = chunk.usage.as_ref().filter(|usage| usage.is_object()) {
+            self.usage = Some(read_usage(usage));
+        }
+        let before = chunks.len();
+        for choice in chunk.choices.into_iter().flatten().filter(|choice| choice.index == 0) {
+            // Some servers repeat the whole message at the end of its deltas.
+            let message = choice.message.filter(|message| message.is_object() && self.blocks.is_empty());
+            if let Some(delta) = choice.delta {
+                self.delta(delta, chunks)?;
+            } else if let Some(message) = message {
+                let message = WireDelta::deserialize(message)
+                    .map_err(|error| Trouble::shape(format!("the message of the answer has an odd shape: {error}")))?;
+                self.delta(message, chunks)?;
+            }
+            if let Some(reason) = choice.finish_reason.filter(|reason| !reason.is_empty()) {
+                self.finish_reason = Some(reason);
+            }
+        }
+        Ok(if chunks.len() > before { Progress::Content } else { Progress::Nothing })
+    }
+
     fn delta(&mut self, delta: WireDelta, chunks: &mut Vec<Chunk>) -> Result<(), Trouble> {
-        // Gateways that know both names send the same text under each.
-        if let Some(text) = delta.reasoning_content.or(delta.reasoning) {
-            self.blocks.text(BlockType::Reasoning, &text, chunks)?;
+        // Gateways that know several names send the same text under each.
+        let given = [delta.reasoning_content, delta.reasoning].into_iter().flatten().find(|text| !text.is_empty());
+        match given {
+            Some(text) => self.blocks.text(BlockType::Reasoning, &text, chunks)?,
+            None => {
+                // Encrypted reasoning has neither.
+                let text =
+                    |detail: &'_ Value| detail.get("text").or(detail.get("summary"))?.as_str().map(str::to_owned);
+                let details = delta.reasoning_details.as_ref().and_then(Value::as_array);
+                for text in details.into_iter().flatten().filter_map(text) {
+                    self.blocks.text(BlockType::Reasoning, &text, chunks)?;
+                }
+            }
         }
         match delta.content {
             Some(WireContent::Text(text)) => self.blocks.text(BlockType::Text, &text, chunks)?,
@@ -176,7 +221,7 @@ fn read_usage(usage: &Value) -> Usage {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::answer::tests::play_whole, *};
     use crate::llm::{Block, classify::StreamFault};
     use proptest::prelude::*;
     use serde_json::json;
@@ -236,7 +281,10 @@ mod tests {
     #[test]
     fn reasoning_ends_when_text_begins_and_is_content_of_its_own() {
         let (chunks, outcome) = play(&[
-            delta(json!({"reasoning_content": "hm", "reasoning": "hm"})),
+            delta(
+                json!({"reasoning_content": "h", "reasoning": "h", "reasoning_details": [{"type": "reasoning.text", "text": "h"}]}),
+            ),
+            delta(json!({"reasoning_details": [{"type": "reasoning.summary", "summary": "m"}, {"data": "x"}]})),
             delta(json!({"content": "7"})),
             ends("stop"),
         ]);
@@ -287,7 +335,11 @@ mod tests {
     fn a_broken_tool_call_never_becomes_one_unless_the_length_limit_cut_it() {
         let broken = call(json!(0), json!("a"), json!("f"), "{\"path\":\"a.t");
         let (chunks, outcome) = play(&[broken.clone(), ends("tool_calls")]);
-        assert!(matches!(outcome, Err(Trouble::Broken(StreamFault::ToolCall, text)) if text.contains("not JSON")));
+        assert!(
+            matches!(outcome, Err(Trouble::Broken(StreamFault::ToolCall, text)) if text.contains("no JSON object"))
+        );
+        let list = call(json!(0), json!("a"), json!("f"), "[1]");
+        assert!(matches!(play(&[list, ends("tool_calls")]).1, Err(Trouble::Broken(StreamFault::ToolCall, _))));
         assert_eq!(blocks(&chunks), []);
         assert_eq!(play(&[broken, ends("length")]).1, Ok(FinishReason::MaxTokens));
         let nameless = call(json!(0), json!("a"), json!(null), "{}");
@@ -313,11 +365,64 @@ mod tests {
 
     #[test]
     fn an_error_inside_the_stream_is_told_from_chunks_that_do_not_concern_us() {
-        let error = json!({"error": {"message": "m", "code": 504}});
-        assert!(matches!(play(&[error]).1, Err(Trouble::Provider { error, .. }) if error.status == Some(504)));
-        let others =
-            [json!({"type": "message_start"}), json!({"choices": [], "error": null}), delta(json!({"content": "x"}))];
-        assert_eq!(play(&others).1, Ok(FinishReason::Stop));
+        for error in [
+            json!({"error": {"message": "m", "code": 504}}),
+            json!({"choices": [{"delta": {"content": "x"}}], "error": "busy"}),
+            json!({"choices": [{"delta": {}, "finish_reason": "error", "error": {"code": 429}}]}),
+            json!({"choices": [{"delta": {}}], "base_resp": {"status_code": 1002}}),
+        ] {
+            assert_eq!(play(std::slice::from_ref(&error)).1, Err(Trouble::Reported), "{error}");
+        }
+        let others = [
+            json!({"type": "message_start"}),
+            json!({"choices": [], "error": null}),
+            json!({"choices": [{"delta": {"content": "x"}}], "error": ""}),
+            json!({"choices": [{"delta": {"content": "y"}}], "error": {}, "base_resp": {"status_code": 0}}),
+        ];
+        let (chunks, outcome) = play(&others);
+        assert_eq!((blocks(&chunks), outcome), (vec![Block::Text { text: "xy".to_owned() }], Ok(FinishReason::Stop)));
+    }
+
+    #[test]
+    fn what_may_be_an_error_without_its_key_is_no_part_of_the_answer() {
+        for value in [json!({"code": "Throttling", "message": "m"}), json!({"detail": "m"}), json!({"choices": null})] {
+            let event = Event { name: String::new(), data: value.to_string() };
+            assert_eq!(ChatAnswer::default().event(&event, &mut vec![]), Ok(Progress::Unknown), "{value}");
+        }
+    }
+
+    #[test]
+    fn an_answer_in_one_piece_is_taken() {
+        let whole = |body: Value| play_whole(Box::new(ChatAnswer::default()), &body);
+        let body = json!({"object": "chat.completion", "usage": {"prompt_tokens": 9, "completion_tokens": 3}, "choices": [{
+            "index": 0, "finish_reason": "tool_calls", "message": {"role": "assistant", "content": "Hel", "reasoning": "hm",
+            "tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}}]});
+        let played = whole(body).unwrap();
+        assert_eq!(played.outcome, Ok(FinishReason::ToolCalls));
+        let text = |text: &str| text.to_owned();
+        assert_eq!(
+            played.blocks(),
+            [Block::Reasoning { text: text("hm") }, Block::Text { text: text("Hel") }, tool("a", "f", "{}")]
+        );
+        assert_eq!(played.usage, Some(Usage { input_tokens: 9, output_tokens: 3, ..Usage::default() }));
+        let ends = |message: Value, reason: &str| {
+            whole(json!({"choices": [{"message": message, "finish_reason": reason}]})).unwrap().outcome
+        };
+        assert_eq!(ends(json!({"content": null, "refusal": "No."}), "stop"), Ok(FinishReason::Stop));
+        assert_eq!(ends(json!({"content": ""}), "stop"), Err(Trouble::Empty));
+        assert_eq!(ends(json!({"content": "x"}), "length"), Ok(FinishReason::MaxTokens));
+        assert!(matches!(ends(json!({"content": 7}), "stop"), Err(Trouble::Broken(StreamFault::Shape, _))));
+        for other in [json!({"choices": [{"delta": {"content": "x"}}]}), json!({"id": "x"}), json!([])] {
+            assert!(whole(other).is_none());
+        }
+    }
+
+    #[test]
+    fn a_whole_message_in_a_stream_counts_where_no_delta_came() {
+        let message = json!({"choices": [{"message": {"content": "Hello"}, "finish_reason": "stop"}]});
+        let text = vec![Block::Text { text: "Hello".to_owned() }];
+        assert_eq!(blocks(&play(std::slice::from_ref(&message)).0), text);
+        assert_eq!(blocks(&play(&[delta(json!({"content": "Hello"})), message]).0), text);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The answer of a stream in the Messages protocol. Its terminator is the event `message_stop`.
 
 use super::{
-    answer::{Answer, Blocks, CallPiece, Progress, Trouble, read_event},
+    answer::{Answer, Blocks, CallPiece, Progress, Trouble, is_cut, read_event},
     sse::Event,
 };
 use crate::llm::{BlockType, Chunk, FinishReason, Usage};
@@ -36,8 +36,10 @@ impl Answer for MessagesAnswer {
                 }
             }
             "message_stop" => return Ok(Progress::Done),
-            // `ping`, `content_block_stop`, and what the protocol may add: blocks end by what follows them.
-            _ => {}
+            // Blocks end by what follows them.
+            "ping" | "content_block_stop" => {}
+            // What the protocol may add, or an error of a gateway.
+            _ => return Ok(Progress::Unknown),
         }
         Ok(if chunks.len() > before { Progress::Content } else { Progress::Nothing })
     }
@@ -51,12 +53,21 @@ impl Answer for MessagesAnswer {
     }
 
     fn finish(self: Box<Self>, chunks: &mut Vec<Chunk>) -> Result<FinishReason, Trouble> {
-        let cut = match self.stop_reason.as_deref() {
-            None | Some("end_turn" | "stop_sequence" | "tool_use" | "pause_turn") => false,
-            Some("max_tokens") => true,
-            Some(other) => return Err(Trouble::Finish(other.to_owned())),
-        };
+        let cut = is_cut(self.stop_reason.as_deref())?;
         self.blocks.finish(cut, chunks)
+    }
+
+    fn whole(&mut self, body: &Value, chunks: &mut Vec<Chunk>) -> Result<bool, Trouble> {
+        let content = body.get("content").and_then(Value::as_array);
+        let Some(content) = content.filter(|_| body.get("type").is_some_and(|kind| kind == "message")) else {
+            return Ok(false);
+        };
+        self.count(body.get("usage"));
+        self.stop_reason = body.get("stop_reason").and_then(Value::as_str).map(str::to_owned);
+        for (index, block) in (0..).zip(content) {
+            self.block(block, Some(index), chunks)?;
+        }
+        Ok(true)
     }
 }
 
@@ -76,6 +87,11 @@ impl MessagesAnswer {
         let Some(block) = value.get("content_block").filter(|block| block.is_object()) else {
             return Err(Trouble::shape("an event that begins a block has no block".to_owned()));
         };
+        self.block(block, value.get("index").and_then(Value::as_u64), chunks)
+    }
+
+    /// A block, with whatever of its content it has already.
+    fn block(&mut self, block: &Value, index: Option<u64>, chunks: &mut Vec<Chunk>) -> Result<(), Trouble> {
         self.blocks.end_text(chunks);
         let text = |key: &str| block.get(key).and_then(Value::as_str).unwrap_or_default();
         match text("type") {
@@ -84,7 +100,7 @@ impl MessagesAnswer {
             "tool_use" => {
                 let whole = block.get("input").filter(|input| input.as_object().is_some_and(|input| !input.is_empty()));
                 let piece = CallPiece {
-                    wire_index: value.get("index").and_then(Value::as_u64),
+                    wire_index: index,
                     id: Some(text("id").to_owned()),
                     name: Some(text("name").to_owned()),
                     arguments: whole.map(Value::to_string).unwrap_or_default(),
@@ -186,9 +202,43 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_in_one_piece_is_taken() {
+        let whole = |reason: &str, content: Value| {
+            let body = json!({"type": "message", "role": "assistant", "content": content, "stop_reason": reason,
+                "usage": {"input_tokens": 9, "output_tokens": 5}});
+            play_whole(Box::new(MessagesAnswer::default()), &body).unwrap()
+        };
+        let played = whole(
+            "tool_use",
+            json!([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "a"}, {"type": "text", "text": "b"},
+                {"type": "tool_use", "id": "t", "name": "f", "input": {"a": 1}}, {"type": "tool_use", "id": "u", "name": "f", "input": {}}]),
+        );
+        assert_eq!(played.outcome, Ok(FinishReason::ToolCalls));
+        let tool = |id: &str, arguments: &str| Block::ToolCall {
+            id: id.to_owned(),
+            name: "f".to_owned(),
+            arguments: arguments.to_owned(),
+        };
+        let text = |text: &str| Block::Text { text: text.to_owned() };
+        let thought = Block::Reasoning { text: "hm".to_owned() };
+        assert_eq!(played.blocks(), [thought, text("a"), text("b"), tool("t", "{\"a\":1}"), tool("u", "")]);
+        assert_eq!(played.usage, Some(Usage { input_tokens: 9, output_tokens: 5, ..Usage::default() }));
+        assert_eq!(whole("max_tokens", json!([{"type": "text", "text": "a"}])).outcome, Ok(FinishReason::MaxTokens));
+        assert_eq!(whole("end_turn", json!([])).outcome, Err(Trouble::Empty));
+        assert_eq!(whole("refusal", json!([])).outcome, Err(Trouble::Finish("refusal".to_owned())));
+        assert!(play_whole(Box::new(MessagesAnswer::default()), &json!({"type": "message"})).is_none());
+    }
+
+    #[test]
+    fn what_the_protocol_does_not_have_may_be_an_error() {
+        let event = Event { name: String::new(), data: json!({"type": "new", "message": "m"}).to_string() };
+        assert_eq!(MessagesAnswer::default().event(&event, &mut vec![]), Ok(Progress::Unknown));
+    }
+
+    #[test]
     fn errors_and_odd_shapes_are_trouble() {
         let error = json!({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}});
-        assert!(matches!(play(&[error]).outcome, Err(Trouble::Provider { .. })));
+        assert!(matches!(play(&[error]).outcome, Err(Trouble::Reported)));
         for odd in [
             json!(7),
             json!({"index": 0}),

@@ -5,19 +5,22 @@
 use super::{
     answer::Trouble,
     http::{self, WireError},
+    page,
     provider::Prepared,
-    provider_error::ProviderError,
-    sse::SseError,
+    provider_error::{ProviderError, bare_name},
+    report::{self, Report},
+    sse::{Event, SseError},
 };
 use crate::llm::{
     Evidence, Failure, FailureCode, Hint,
-    classify::{Fixture, OwnRows, Signal, StreamFault, WireFault, classify},
+    classify::{Signal, StreamFault, WireFault, classify},
+    failure::MAX_KEPT_BODY,
     oversize::Oversize,
     retry_after::{self, HintHeaders, HintSources},
 };
 use reqwest::{
     StatusCode,
-    header::{HeaderMap, LOCATION},
+    header::{CONTENT_ENCODING, HeaderMap, LOCATION},
 };
 use serde_json::Value;
 use std::{sync::Arc, time::Duration};
@@ -26,36 +29,36 @@ use std::{sync::Arc, time::Duration};
 /// request is rather thought smaller than larger.
 const BYTES_A_TOKEN: u64 = 4;
 
+/// Where providers put their id of a request, in the order of preference.
+const REQUEST_ID_HEADERS: [&str; 5] =
+    ["x-request-id", "request-id", "x-deepseek-request-id", "x-amzn-requestid", "apim-request-id"];
+
 /// Names the failures of one call.
 pub(super) struct Naming {
     provider: Arc<Prepared>,
-    /// The provider's own id of the request, once its head has come.
-    pub(super) request_id: Option<String>,
+    /// The response's headers, once its head has come.
+    headers: HeaderMap,
     /// The request's tokens, estimated from its size.
     estimate: u64,
 }
 
-/// A response whose status is no success.
-pub(super) struct Refusal<'a> {
-    pub(super) status: StatusCode,
-    pub(super) headers: &'a HeaderMap,
-    pub(super) body: &'a str,
-}
-
-impl Refusal<'_> {
-    fn header(&self, name: &str) -> Option<&str> {
-        self.headers.get(name)?.to_str().ok().map(str::trim)
-    }
-}
-
 impl Naming {
     pub(super) fn new(provider: Arc<Prepared>) -> Self {
-        Naming { provider, request_id: None, estimate: 0 }
+        Naming { provider, headers: HeaderMap::new(), estimate: 0 }
     }
 
     /// Takes note of the request that is about to be sent.
     pub(super) fn sending(&mut self, body: &[u8]) {
         self.estimate = body.len() as u64 / BYTES_A_TOKEN;
+    }
+
+    /// Takes note of the response's head, whatever its status: what it says holds for an error in its body too.
+    pub(super) fn answered(&mut self, headers: &HeaderMap) {
+        self.headers = headers.clone();
+    }
+
+    fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok().map(str::trim).filter(|value| !value.is_empty())
     }
 
     pub(super) fn aborted(&self) -> Failure {
@@ -88,7 +91,12 @@ impl Naming {
 
     /// The connection failed in the middle of the body.
     pub(super) fn cut(&self, wire: WireError) -> Box<Failure> {
-        let message = format!("the answer of {} was cut: {}", self.provider.endpoint, wire.text);
+        let endpoint = &self.provider.endpoint;
+        // The one encoding that is asked for, and taken off before anyone here sees the body.
+        let message = match wire.fault == WireFault::Malformed && wire.text.to_ascii_lowercase().contains("gzip") {
+            true => format!("the answer of {endpoint} is not what its content-encoding, gzip, says: {}", wire.text),
+            false => format!("the answer of {endpoint} was cut: {}", wire.text),
+        };
         self.wire(wire.fault, "stream", message, wire.evidence("stream"))
     }
 
@@ -113,13 +121,39 @@ impl Naming {
             SseError::TooLong => StreamFault::TooLong,
             SseError::NotUtf8 => StreamFault::NotUtf8,
         };
-        self.seen(fault, format!("{} broke its protocol: {error}", self.provider.endpoint))
+        self.seen(
+            fault,
+            format!("{} broke its protocol: {error}{}", self.provider.endpoint, self.encoding().unwrap_or_default()),
+        )
+    }
+
+    /// What the adapter did not accept while it read an event. Such an event is often an error: the provider's own, or
+    /// that of something on the way which knows nothing of the protocol.
+    pub(super) fn not_accepted(&self, trouble: Trouble, event: &Event) -> Box<Failure> {
+        let (fault, text) = match trouble {
+            Trouble::Broken(fault @ (StreamFault::NotJson | StreamFault::Shape), text) => (fault, text),
+            Trouble::Reported => (StreamFault::Shape, "an event reports an error that cannot be read".to_owned()),
+            trouble => return self.troubled(trouble),
+        };
+        if let Some(failure) = self.error_in_event(event) {
+            return failure;
+        }
+        let shown = self.excerpt(&event.data).map(|said| format!("; it reads: {said}")).unwrap_or_default();
+        let message = format!("{} broke its protocol: {text}{shown}", self.provider.endpoint);
+        let evidence = Evidence { phase: phase("stream"), body: kept(&event.data), ..Evidence::default() };
+        self.named(&Signal { stream: Some(fault), ..Signal::default() }, None, message, evidence)
+    }
+
+    /// The error that an event reports, if it does.
+    pub(super) fn error_in_event(&self, event: &Event) -> Option<Box<Failure>> {
+        let report = Report::in_success(&self.provider.own_rows, &event.data, &event.name)?;
+        Some(self.reported(report, &event.data, "stream"))
     }
 
     pub(super) fn troubled(&self, trouble: Trouble) -> Box<Failure> {
         let endpoint = &self.provider.endpoint;
         match trouble {
-            Trouble::Provider { error, body } => self.reported(&error, &body, "stream"),
+            Trouble::Reported => self.seen(StreamFault::Shape, format!("{endpoint} reported an error")),
             Trouble::Broken(fault, text) => self.seen(fault, format!("{endpoint} broke its protocol: {text}")),
             Trouble::Empty => {
                 self.seen(StreamFault::Empty, format!("{endpoint} ended its answer normally, with nothing in it"))
@@ -139,92 +173,129 @@ impl Naming {
 
     /// A success whose body reports an error, if it does.
     pub(super) fn error_in_success(&self, body: &str) -> Option<Box<Failure>> {
-        let error = match serde_json::from_str(body) {
-            Ok(value) => ProviderError::inside(&value, "")?,
-            // Only wording that says something counts; a page as such is no error of the provider.
-            Err(_) => {
-                let error = ProviderError::of_body(body);
-                let verdict = classify(&signal_of(&error));
-                let says = !matches!(verdict.row, "said/unclear" | "none");
-                Some(error).filter(|_| says)?
-            }
-        };
-        Some(self.reported(&error, body, "body"))
+        let report = Report::in_success(&self.provider.own_rows, body, "")?;
+        Some(self.reported(report, body, "body"))
     }
 
     pub(super) fn not_a_stream(&self, body: &str) -> Box<Failure> {
-        let message = format!("{} answered with a body that is no event stream", self.provider.endpoint);
-        let evidence = Evidence { phase: Some("body".to_owned()), body: Some(body.to_owned()), ..Evidence::default() };
+        let unreadable = self.unreadable(body);
+        let (body, note) = match &unreadable {
+            Some(note) => ("", note.clone()),
+            None => (
+                body,
+                self.excerpt(&page::prose(body, MAX_KEPT_BODY)).map(|said| format!(": {said}")).unwrap_or_default(),
+            ),
+        };
+        let endpoint = &self.provider.endpoint;
+        let message =
+            format!("{endpoint} answered with a body that is no answer, and reports no error that is known{note}");
+        let evidence = Evidence { phase: phase("body"), body: kept(body), ..Evidence::default() };
         let signal = Signal { stream: Some(StreamFault::NotAStream), ..Signal::default() };
         self.named(&signal, None, message, evidence)
     }
 
+    /// A whole answer that is longer than any is.
+    pub(super) fn too_long(&self, bound: usize) -> Box<Failure> {
+        let message = format!("{} sent more than {bound} bytes in one piece", self.provider.endpoint);
+        self.seen(StreamFault::TooLong, message)
+    }
+
     /// What the adapter itself saw.
     pub(super) fn seen(&self, fault: StreamFault, message: String) -> Box<Failure> {
-        let evidence = Evidence { phase: Some("stream".to_owned()), ..Evidence::default() };
+        let evidence = Evidence { phase: phase("stream"), ..Evidence::default() };
         self.named(&Signal { stream: Some(fault), ..Signal::default() }, None, message, evidence)
     }
 
-    pub(super) fn refused(&self, refusal: &Refusal<'_>) -> Box<Failure> {
-        let status = refusal.status;
-        let error = ProviderError::of_body(refusal.body);
-        let stated = refusal.header("anthropic-ratelimit-input-tokens-limit").and_then(|limit| limit.parse().ok());
-        let signal = Signal { status: Some(status.as_u16()), ..signal_of(&error) };
-        let oversize = self.oversize(&error, stated).or_else(|| {
-            // A throttle may say nothing of a limit that the request alone exceeds.
-            let throttled = status == StatusCode::TOO_MANY_REQUESTS && classify(&signal).code == FailureCode::RateLimit;
-            Oversize::by_estimate(stated.filter(|_| throttled)?, self.estimate)
-        });
-        let signal = Signal { too_large: oversize.is_some(), ..signal };
+    /// A response whose status is no success.
+    pub(super) fn refused(&self, status: StatusCode, body: &str) -> Box<Failure> {
         let endpoint = &self.provider.endpoint;
-        let sentence = || match refusal.header(LOCATION.as_str()).filter(|_| status.is_redirection()) {
+        let sentence = match self.header(LOCATION.as_str()).filter(|_| status.is_redirection()) {
             Some(target) => {
                 format!("{endpoint} redirects to {target} ({status}); set the base URL to where the API is")
             }
             None => format!("{endpoint} answered {status}"),
         };
-        let json = serde_json::from_str::<Value>(refusal.body).ok();
+        if let Some(note) = self.unreadable(body) {
+            return self.told(Report::of_refusal(status.as_u16(), ""), None, None, sentence + &note);
+        }
+        let report = Report::of_refusal(status.as_u16(), body);
+        let sentence = match self.excerpt(&report.error.text) {
+            Some(said) => format!("{sentence}: {said}"),
+            None => sentence,
+        };
+        self.told(report, kept(body), None, sentence)
+    }
+
+    /// An error that the provider reports inside a success.
+    fn reported(&self, report: Report, body: &str, at: &str) -> Box<Failure> {
+        let endpoint = &self.provider.endpoint;
+        let sentence = match self.excerpt(&report.error.text) {
+            Some(said) => format!("{endpoint} reported an error: {said}"),
+            None => format!("{endpoint} reported an error without a message"),
+        };
+        self.told(report, kept(body), phase(at), sentence)
+    }
+
+    /// An error of the provider, with what its headers say. `sentence` is for one without a message.
+    fn told(&self, mut report: Report, body: Option<String>, phase: Option<String>, sentence: String) -> Box<Failure> {
+        let kind = || self.header("x-amzn-errortype").map(|name| bare_name(name).to_owned());
+        report.error.kind = report.error.kind.take().or_else(kind);
+        let oversize = self.oversize(&report);
+        let signal = Signal { too_large: oversize.is_some(), ..report.signal() };
+        let error = &report.error;
+        let evidence = Evidence {
+            phase,
+            provider_code: error.code.clone().or_else(|| error.kind.clone()),
+            hint: self.hint(report.json.as_ref(), error),
+            should_retry: self.should_retry(),
+            impossible: oversize.map(|oversize| impossible(&oversize)),
+            body,
+            ..Evidence::default()
+        };
+        self.named(&signal, report.json.as_ref(), error.message.clone().unwrap_or(sentence), evidence)
+    }
+
+    /// The provider's own word on retrying.
+    fn should_retry(&self) -> Option<bool> {
+        self.header("x-should-retry")?.to_ascii_lowercase().parse().ok()
+    }
+
+    /// The limit that the request alone exceeds, as the provider's words or its headers tell.
+    fn oversize(&self, report: &Report) -> Option<Oversize> {
+        let stated = self.header("anthropic-ratelimit-input-tokens-limit").and_then(|limit| limit.parse().ok());
+        Oversize::read(report.error.said(), stated, self.estimate).or_else(|| {
+            // A throttle may say nothing of a limit that the request alone exceeds.
+            let signal = report.signal();
+            let throttled = signal.status == Some(429) && classify(&signal).code == FailureCode::RateLimit;
+            Oversize::by_estimate(stated.filter(|_| throttled)?, self.estimate)
+        })
+    }
+
+    fn hint(&self, body: Option<&Value>, error: &ProviderError) -> Option<Hint> {
         let headers = HintHeaders {
-            retry_after_ms: refusal.header("retry-after-ms"),
-            retry_after: refusal.header("retry-after"),
-            date: refusal.header("date"),
-            age: refusal.header("age"),
+            retry_after_ms: self.header("retry-after-ms"),
+            retry_after: self.header("retry-after"),
+            date: self.header("date"),
+            age: self.header("age"),
         };
-        let evidence = Evidence {
-            provider_code: error.code.clone().or_else(|| error.kind.clone()),
-            hint: self.hint(headers, json.as_ref(), &error),
-            should_retry: refusal.header("x-should-retry").and_then(|word| word.to_ascii_lowercase().parse().ok()),
-            impossible: oversize.map(|oversize| impossible(&oversize)),
-            body: Some(refusal.body.to_owned()).filter(|body| !body.is_empty()),
-            ..Evidence::default()
-        };
-        self.named(&signal, json.as_ref(), error.message.clone().unwrap_or_else(sentence), evidence)
-    }
-
-    /// An error that the provider reports inside a success. An inner status counts as the status.
-    fn reported(&self, error: &ProviderError, body: &str, phase: &str) -> Box<Failure> {
-        let oversize = self.oversize(error, None);
-        let signal = Signal { status: error.status, reported: true, too_large: oversize.is_some(), ..signal_of(error) };
-        let json = serde_json::from_str::<Value>(body).ok();
-        let evidence = Evidence {
-            phase: Some(phase.to_owned()),
-            provider_code: error.code.clone().or_else(|| error.kind.clone()),
-            hint: self.hint(HintHeaders::default(), json.as_ref(), error),
-            impossible: oversize.map(|oversize| impossible(&oversize)),
-            body: Some(body.to_owned()),
-            ..Evidence::default()
-        };
-        let sentence = || format!("{} reported an error without a message", self.provider.endpoint);
-        self.named(&signal, json.as_ref(), error.message.clone().unwrap_or_else(sentence), evidence)
-    }
-
-    fn oversize(&self, error: &ProviderError, stated: Option<u64>) -> Option<Oversize> {
-        Oversize::read(prose(error), stated, self.estimate)
-    }
-
-    fn hint(&self, headers: HintHeaders<'_>, body: Option<&Value>, error: &ProviderError) -> Option<Hint> {
-        let message = Some(prose(error)).filter(|_| self.provider.text_hints);
+        let message = Some(error.said()).filter(|_| self.provider.text_hints);
         retry_after::read(&HintSources { headers, body, message }, self.provider.clock.wall_ms())
+    }
+
+    /// A line of what was said, for a message. Secrets go first: a cut through one would hide it from those who look.
+    fn excerpt(&self, text: &str) -> Option<String> {
+        page::excerpt(&self.provider.redactor.text(&text[..text.floor_char_boundary(MAX_KEPT_BODY)]))
+    }
+
+    /// A note on an encoding of the body that nobody asked for and nobody here takes off, if it has one.
+    fn encoding(&self) -> Option<String> {
+        let name = self.header(CONTENT_ENCODING.as_str()).filter(|name| !name.eq_ignore_ascii_case("identity"))?;
+        Some(format!(" (its body is in the encoding {name}, which was not asked for and cannot be read)"))
+    }
+
+    /// The same note, where the body is indeed none that can be read.
+    fn unreadable(&self, body: &str) -> Option<String> {
+        self.encoding().filter(|_| body.contains(char::REPLACEMENT_CHARACTER))
     }
 
     /// A failure of the wire in the given phase.
@@ -235,13 +306,7 @@ impl Naming {
 
     /// Asks the user's rows and then the table for the code.
     fn named(&self, signal: &Signal<'_>, body: Option<&Value>, message: String, evidence: Evidence) -> Box<Failure> {
-        let (code, row) = match self.provider.own_rows.find(signal, body) {
-            Some(own) => (own.code, own.row_id()),
-            None => {
-                let verdict = classify(signal);
-                (verdict.code, verdict.row.to_owned())
-            }
-        };
+        let (code, row) = report::name(&self.provider.own_rows, signal, body);
         let mut failure = Failure::new(code, message);
         failure.status = signal.status.filter(|status| (100..=599).contains(status));
         failure.provider_retry_after_ms = evidence.hint.as_ref().and_then(|hint| hint.ms);
@@ -251,7 +316,8 @@ impl Naming {
 
     /// The one door through which failures leave: with the request's id, and without secrets.
     fn clean(&self, mut failure: Failure) -> Failure {
-        failure.request_id = failure.request_id.or_else(|| self.request_id.clone());
+        let id = || REQUEST_ID_HEADERS.iter().find_map(|name| self.header(name)).map(str::to_owned);
+        failure.request_id = failure.request_id.or_else(id);
         self.provider.redactor.clean(&mut failure);
         failure
     }
@@ -262,37 +328,11 @@ fn impossible(oversize: &Oversize) -> String {
     format!("the request asks for about {asked} tokens, and the limit is {limit}")
 }
 
-/// What a provider says: its message, or a body that is plain text.
-fn prose(error: &ProviderError) -> &str {
-    error.message.as_deref().unwrap_or(&error.text)
+fn phase(name: &str) -> Option<String> {
+    Some(name.to_owned())
 }
 
-fn signal_of(error: &ProviderError) -> Signal<'_> {
-    Signal {
-        code: error.code.as_deref(),
-        kind: error.kind.as_deref(),
-        message: error.message.as_deref(),
-        text: &error.text,
-        ..Signal::default()
-    }
-}
-
-/// The code and the row of a response that was written down, by a user's rows and the table; `None` for a success that
-/// reports no error.
-pub fn classify_fixture(rows: &OwnRows, fixture: &Fixture) -> Option<(FailureCode, String)> {
-    let json = serde_json::from_str::<Value>(&fixture.body).ok();
-    let success = (200..=299).contains(&fixture.status);
-    let error = match (&json, success) {
-        (Some(json), true) => ProviderError::inside(json, "")?,
-        _ => ProviderError::of_body(&fixture.body),
-    };
-    let status = if success { error.status } else { Some(fixture.status) };
-    let signal = Signal { status, reported: success, ..signal_of(&error) };
-    Some(match rows.find(&signal, json.as_ref()) {
-        Some(own) => (own.code, own.row_id()),
-        None => {
-            let verdict = classify(&signal);
-            (verdict.code, verdict.row.to_owned())
-        }
-    })
+/// The part of a body that is kept as evidence.
+fn kept(body: &str) -> Option<String> {
+    Some(body[..body.floor_char_boundary(MAX_KEPT_BODY)].to_owned()).filter(|body| !body.is_empty())
 }

@@ -2,7 +2,7 @@
 //! `response.incomplete`; `response.failed` and `error` report an error.
 
 use super::{
-    answer::{Answer, Blocks, CallPiece, Progress, Trouble, read_event},
+    answer::{Answer, Blocks, CallPiece, Progress, Trouble, is_cut, read_event},
     sse::Event,
 };
 use crate::llm::{BlockType, Chunk, FinishReason, Usage};
@@ -13,8 +13,8 @@ use serde_json::Value;
 pub(super) struct ResponsesAnswer {
     blocks: Blocks,
     usage: Option<Usage>,
-    /// Why the answer is incomplete, if it is.
-    incomplete: Option<String>,
+    /// Why the answer is incomplete or was given up, if it was.
+    unfinished: Option<String>,
 }
 
 impl Answer for ResponsesAnswer {
@@ -53,14 +53,17 @@ impl Answer for ResponsesAnswer {
             {
                 self.item(&value, chunks)?;
             }
-            "response.completed" | "response.incomplete" => {
+            "response.completed" | "response.incomplete" | "response.cancelled" => {
                 let Some(response) = value.get("response").filter(|response| response.is_object()) else {
                     return Err(Trouble::shape(format!("the event {kind} has no response")));
                 };
-                self.ended(response, kind == "response.incomplete", chunks)?;
+                let status = response.get("status").and_then(Value::as_str);
+                // A gateway may end every stream with one event, and tell the ends apart by the status alone.
+                self.ended(response, status.unwrap_or(&kind["response.".len()..]), chunks)?;
                 return Ok(Progress::Done);
             }
-            _ => {}
+            kind if kind.starts_with("response.") => {}
+            _ => return Ok(Progress::Unknown),
         }
         Ok(if chunks.len() > before { Progress::Content } else { Progress::Nothing })
     }
@@ -74,21 +77,21 @@ impl Answer for ResponsesAnswer {
     }
 
     fn finish(self: Box<Self>, chunks: &mut Vec<Chunk>) -> Result<FinishReason, Trouble> {
-        let cut = match self.incomplete.as_deref() {
-            None => false,
-            Some("max_output_tokens" | "max_tokens" | "length") => true,
-            Some(other) => return Err(Trouble::Finish(other.to_owned())),
+        let cut = match self.unfinished.as_deref() {
+            Some(reason) if is_cut(Some(reason)) != Ok(true) => return Err(Trouble::Finish(reason.to_owned())),
+            reason => reason.is_some(),
         };
         self.blocks.finish(cut, chunks)
     }
 
     fn whole(&mut self, body: &Value, chunks: &mut Vec<Chunk>) -> Result<bool, Trouble> {
-        let incomplete = match body.get("status").and_then(Value::as_str) {
-            Some("completed") => false,
-            Some("incomplete") => true,
+        let is_response = body.get("object").is_some_and(|object| object == "response");
+        let status = match body.get("status").and_then(Value::as_str) {
+            Some(status @ ("completed" | "incomplete" | "cancelled")) => status,
+            None if is_response && body.get("output").is_some_and(Value::is_array) => "completed",
             _ => return Ok(false),
         };
-        self.ended(body, incomplete, chunks)?;
+        self.ended(body, status, chunks)?;
         Ok(true)
     }
 }
@@ -118,19 +121,24 @@ impl ResponsesAnswer {
     }
 
     /// The final state of the response. What came in no delta is taken from it.
-    fn ended(&mut self, response: &Value, incomplete: bool, chunks: &mut Vec<Chunk>) -> Result<(), Trouble> {
+    fn ended(&mut self, response: &Value, status: &str, chunks: &mut Vec<Chunk>) -> Result<(), Trouble> {
         self.usage = response.get("usage").filter(|usage| usage.is_object()).map(read_usage).or(self.usage);
-        if incomplete {
+        if ["incomplete", "cancelled"].contains(&status) {
             let reason = response.pointer("/incomplete_details/reason").and_then(Value::as_str);
-            self.incomplete = Some(reason.unwrap_or("incomplete").to_owned());
+            self.unfinished = Some(reason.unwrap_or(status).to_owned());
         }
         if !self.blocks.is_empty() {
             return Ok(());
         }
         for (index, item) in (0..).zip(response.get("output").and_then(Value::as_array).into_iter().flatten()) {
-            for part in item.get("content").and_then(Value::as_array).into_iter().flatten() {
+            let kind = match item.get("type").is_some_and(|kind| kind == "reasoning") {
+                true => BlockType::Reasoning,
+                false => BlockType::Text,
+            };
+            let parts = ["summary", "content"].iter().filter_map(|key| item.get(*key)?.as_array()).flatten();
+            for part in parts {
                 let text = part.get("text").or_else(|| part.get("refusal")).and_then(Value::as_str);
-                self.blocks.text(BlockType::Text, text.unwrap_or_default(), chunks)?;
+                self.blocks.text(kind, text.unwrap_or_default(), chunks)?;
             }
             self.call(item, Some(index), chunks)?;
         }
@@ -222,15 +230,35 @@ mod tests {
     }
 
     #[test]
+    fn the_status_of_a_completed_response_tells_how_it_ended() {
+        let text = json!({"type": "response.output_text.delta", "output_index": 0, "delta": "x"});
+        let with = |kind: &str, mut response: Value| {
+            response["output"] = json!([]);
+            play(&[text.clone(), json!({"type": kind, "response": response})]).outcome
+        };
+        let incomplete = |reason: &str| json!({"status": "incomplete", "incomplete_details": {"reason": reason}});
+        assert_eq!(with("response.completed", incomplete("max_output_tokens")), Ok(FinishReason::MaxTokens));
+        let filtered = Err(Trouble::Finish("content_filter".to_owned()));
+        assert_eq!(with("response.completed", incomplete("content_filter")), filtered);
+        assert_eq!(with("response.completed", json!({"status": "failed", "error": null})), Err(Trouble::Reported));
+        let cancelled = Err(Trouble::Finish("cancelled".to_owned()));
+        assert_eq!(with("response.cancelled", json!({"status": "cancelled"})), cancelled);
+    }
+
+    #[test]
     fn an_answer_in_one_piece_is_taken() {
-        let body = json!({"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"},
-            "output": [{"type": "message", "content": [{"type": "output_text", "text": "Hel"}]}]});
-        let mut answer = Box::new(ResponsesAnswer::default());
-        let mut chunks = Vec::new();
-        assert_eq!(answer.whole(&body, &mut chunks), Ok(true));
-        assert_eq!(answer.finish(&mut chunks), Ok(FinishReason::MaxTokens));
-        assert!(chunks.contains(&Chunk::TextDelta { index: 0, text: "Hel".to_owned() }));
-        assert_eq!(ResponsesAnswer::default().whole(&json!({"status": "queued"}), &mut chunks), Ok(false));
+        let whole = |body: Value| play_whole(Box::new(ResponsesAnswer::default()), &body);
+        let body = json!({"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}, "output": [
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]},
+            {"type": "message", "content": [{"type": "output_text", "text": "Hel"}]}]});
+        let played = whole(body).unwrap();
+        assert_eq!(played.outcome, Ok(FinishReason::MaxTokens));
+        let text = |text: &str| text.to_owned();
+        assert_eq!(played.blocks(), [Block::Reasoning { text: text("hm") }, Block::Text { text: text("Hel") }]);
+        let bare = json!({"object": "response", "output": [{"type": "message", "content": [{"refusal": "No."}]}]});
+        assert_eq!(whole(bare).unwrap().outcome, Ok(FinishReason::Stop));
+        assert_eq!(whole(json!({"status": "completed", "output": []})).unwrap().outcome, Err(Trouble::Empty));
+        assert!(whole(json!({"status": "queued"})).is_none());
     }
 
     #[test]
@@ -238,8 +266,9 @@ mod tests {
         for error in [
             json!({"type": "response.failed", "response": {"status": "failed", "error": {"code": "server_error", "message": "m"}}}),
             json!({"type": "error", "code": "rate_limit_exceeded", "message": "m"}),
+            json!({"type": "response.failed", "response": {"status": "failed", "error": null}}),
         ] {
-            assert!(matches!(play(std::slice::from_ref(&error)).outcome, Err(Trouble::Provider { .. })), "{error}");
+            assert!(matches!(play(std::slice::from_ref(&error)).outcome, Err(Trouble::Reported)), "{error}");
         }
         for odd in [
             json!([]),

@@ -7,8 +7,14 @@
 /// The longest line, and the longest data of one event, in bytes.
 pub const MAX_LINE: usize = 8 * 1024 * 1024;
 
+/// The fields of an event stream. A comment has an empty one.
+const SSE_FIELDS: [&[u8]; 5] = [b"", b"data", b"event", b"id", b"retry"];
+
+/// Text beside the events is kept up to this length, in bytes.
+const MAX_STRAY: usize = 16 * 1024;
+
 /// One event.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Event {
     /// The event's type; empty when the server gave none.
     pub name: String,
@@ -32,6 +38,8 @@ pub struct Decoder {
     line: Vec<u8>,
     name: String,
     data: Option<String>,
+    /// Lines that are none of the format: what something on the way put between the events.
+    stray: String,
     started: bool,
     /// The last byte was a CR; an LF that follows belongs to it.
     after_cr: bool,
@@ -61,12 +69,17 @@ impl Decoder {
 
     /// What stands unfinished when the stream ends. The standard drops it; a caller may still look whether it is
     /// whole, since some servers leave out the last blank line.
-    pub fn finish(mut self) -> Option<Event> {
+    pub fn finish(&mut self) -> Option<Event> {
         match self.end_line() {
             Ok(Some(event)) => Some(event),
             Ok(None) => self.dispatch(),
             Err(_) => None,
         }
+    }
+
+    /// The lines so far that are none of the format.
+    pub fn stray(&self) -> &str {
+        &self.stray
     }
 
     fn extend(&mut self, bytes: &[u8]) -> Result<(), SseError> {
@@ -85,6 +98,11 @@ impl Decoder {
         if line.is_empty() {
             return Ok(self.dispatch());
         }
+        // An object in a line of its own is data that lacks its field.
+        if self.data.is_none() && line.starts_with('{') && line.trim_end().ends_with('}') {
+            let name = std::mem::take(&mut self.name);
+            return Ok(Some(Event { name, data: line.to_owned() }));
+        }
         let (field, value) = line.split_once(':').unwrap_or((line, ""));
         let value = value.strip_prefix(' ').unwrap_or(value);
         match field {
@@ -98,6 +116,11 @@ impl Decoder {
             },
             "event" => self.name = value.to_owned(),
             // A comment has an empty field name. `id` and `retry` are for browsers that reconnect.
+            "" | "id" | "retry" => {}
+            _ if self.stray.len() + line.len() < MAX_STRAY => {
+                self.stray.push_str(line);
+                self.stray.push('\n');
+            }
             _ => {}
         }
         // The buffer of a long line is not kept for the short ones that follow.
@@ -110,7 +133,21 @@ impl Decoder {
 
     fn dispatch(&mut self) -> Option<Event> {
         let name = std::mem::take(&mut self.name);
-        self.data.take().map(|data| Event { name, data })
+        // The standard drops an event without data. An error is one all the same.
+        let data = self.data.take().or_else(|| (name == "error").then(String::new));
+        data.map(|data| Event { name, data })
+    }
+}
+
+/// Whether a body that begins like this is an event stream; `None` when more is needed to tell. The content type is
+/// not asked: it is wrong too often in both directions.
+pub(super) fn is_event_stream(head: &[u8]) -> Option<bool> {
+    let blank = |byte: &u8| byte.is_ascii_whitespace() || "\u{feff}".as_bytes().contains(byte);
+    let line = &head[head.iter().position(|byte| !blank(byte)).unwrap_or(head.len())..];
+    match line.iter().position(|byte| matches!(byte, b':' | b'\r' | b'\n')) {
+        Some(end) => Some(SSE_FIELDS.contains(&&line[..end])),
+        None if SSE_FIELDS.iter().any(|field| field.starts_with(line)) => None,
+        None => Some(false),
     }
 }
 
@@ -136,6 +173,37 @@ mod tests {
 
     fn expected() -> (Vec<Event>, Option<Event>) {
         (vec![event("", "{\"a\":1}"), event("error", "x\n 你"), event("", "")], Some(event("", "[DONE]")))
+    }
+
+    #[test]
+    fn an_event_stream_is_known_by_its_first_field() {
+        for head in
+            ["data: x", "data:{", ": ping\n", "event:x", "\r\n\r\nid: 1", "\u{feff}data: ", "retry: 5", "data\n"]
+        {
+            assert_eq!(is_event_stream(head.as_bytes()), Some(true), "{head:?}");
+        }
+        for head in ["{\"a\":1}", "<html>", "upstream connect error", "Error: no", "dada:", "\n[1]", "data center: x"] {
+            assert_eq!(is_event_stream(head.as_bytes()), Some(false), "{head:?}");
+        }
+        for head in ["", "\n\n", "da", "data", "\u{feff}", "ev"] {
+            assert_eq!(is_event_stream(head.as_bytes()), None, "{head:?}");
+        }
+    }
+
+    #[test]
+    fn what_stands_between_the_events_is_not_lost() {
+        let mut decoder = Decoder::default();
+        let events = decoder.push(b"data: a\n\n{\"error\":{}}\ndata: b\n{\"c\":1}\n\n<html>\n<h1>502</h1>\n").unwrap();
+        assert_eq!(events, [event("", "a"), event("", "{\"error\":{}}"), event("", "b")]);
+        assert_eq!(decoder.stray(), "{\"c\":1}\n<html>\n<h1>502</h1>\n");
+        let line = "x".repeat(1000) + "\n";
+        decoder.push(line.repeat(100).as_bytes()).unwrap();
+        assert!(decoder.stray().len() < MAX_STRAY);
+    }
+
+    #[test]
+    fn an_error_without_data_is_an_event() {
+        assert_eq!(decode(&[b"event: ping\n\nevent: error\n\n"]), Ok((vec![event("error", "")], None)));
     }
 
     #[test]

@@ -17,7 +17,13 @@ This page is written by the program from the table that it uses. A test fails wh
 The rows are read from the top, and the first that matches gives the code. Its id is kept in the failure's
 `evidence.row`. All adapters share the table, so that one fault has one code wherever it shows: as the status of a
 response, as an error event inside a stream, or as an error in the body of a success. An HTTP status inside such a body
-counts as the status. *none* among the statuses means a failure that has none.
+counts as the status, and the headers of the response hold for it. *none* among the statuses means a failure that has
+none.
+
+What comes with a success is an error if its shape says so: an `error` or `errors` with something in it, a type or a name
+that ends in `error` or `exception`, `success: false`, a status of 400 to 599, and the like. A message alone (`message`,
+`detail`, `msg`, …), plain text, and a page are one where a row below knows what they say, or a row of one's own does. A
+regular part of an answer is none, whatever its words.
 
 A provider's own rows are read before these; their ids begin with `own/`. A row names a code under `as`, and demands one
 or more of: a status (`400`, `4xx`, or a list), a JSON pointer into the body (and what it `equals`), the provider's code or

@@ -37,6 +37,22 @@ fn rows_of_ones_own_go_before_the_table() {
 }
 
 #[test]
+fn a_fixture_of_a_success_may_be_a_text_or_a_stream() {
+    let row = |body: &str| {
+        format!(
+            "    classify:\n      - {{ id: fire, text: house on fire, as: SERVER, fixture: {{ status: 200, body: {body} }} }}\n"
+        )
+    };
+    for body in ["house on fire", "'{\"message\": \"house on fire\"}'", "\"event: error\\ndata: house on fire\\n\\n\""]
+    {
+        World::new(&format!("{PROVIDER}{}", row(body))).composed();
+    }
+    let answer = "'{\"choices\": [{\"message\": {\"content\": \"house on fire\"}}]}'";
+    let world = World::new(&format!("{PROVIDER}{}", row(answer)));
+    assert!(world.errors().contains("is no failure: a success that reports no error"), "{}", world.errors());
+}
+
+#[test]
 fn a_patch_replaces_the_rows_as_a_whole() {
     let world = World::new(&format!("{PROVIDER}{ROWS}"));
     world.write("retake.patch.yml", "- provider: acme\n  classify: [{ id: other, status: 418, as: SERVER }]\n");

@@ -1,6 +1,11 @@
-use super::{super::call::ERROR_BODY_LIMIT, *};
+use super::{
+    super::call::{ERROR_BODY_LIMIT, MAX_WHOLE},
+    *,
+};
 use crate::llm::{
-    Block, BlockType, Evidence, Failure, FailureCode, FinishReason, Message, Role, Usage, failure::MAX_KEPT_BODY,
+    Block, BlockType, Evidence, Failure, FailureCode, FinishReason, Message, Role, Usage,
+    classify::{Condition, OwnRow},
+    failure::MAX_KEPT_BODY,
 };
 use futures_util::StreamExt;
 use std::sync::Mutex;
@@ -498,7 +503,7 @@ async fn an_error_inside_a_success_is_named_by_the_same_table() {
         ),
         (refusal("200 OK", "content-type: text/html\r\n", "<html>Sign in</html>"), FailureCode::Protocol, None),
         (refusal("200 OK", "content-type: text/html\r\n", "<html>502 Bad Gateway</html>"), FailureCode::Server, None),
-        (refusal("200 OK", "", r#"{"choices":[{"message":{"content":"x"}}]}"#), FailureCode::Protocol, None),
+        (refusal("200 OK", "", r#"{"choices":[{"delta":{"content":"x"}}]}"#), FailureCode::Protocol, None),
         (stream_of(&["{\"choices\""]), FailureCode::Protocol, None),
         (
             stream_of(&[&says("x"), r#"{"choices":[{"delta":{},"finish_reason":"content_filter"}]}"#, "[DONE]"]),
@@ -511,6 +516,61 @@ async fn an_error_inside_a_success_is_named_by_the_same_table() {
         let failure = failure(&chunks);
         assert_eq!((failure.code, failure.status), (code, status), "{response}");
         assert!(evidence(&chunks).row.is_some(), "{response}");
+    }
+}
+
+#[tokio::test]
+async fn a_row_of_ones_own_makes_an_error_of_a_success_and_of_an_event() {
+    let when = Condition { text: Some("house on fire".to_owned()), ..Condition::default() };
+    let row = OwnRow { id: "fire".to_owned(), when, code: FailureCode::Server, fixture: None };
+    let rows = OwnRows::new(vec![row]).unwrap();
+    for response in [
+        refusal("200 OK", "", "house on fire"),
+        refusal("200 OK", "", r#"{"message":"house on fire"}"#),
+        stream_of(&["house on fire"]),
+        stream_of(&[r#"{"message":"house on fire"}"#]),
+        format!("{STREAM_HEAD}: hi\n\nhouse on fire\n"),
+    ] {
+        let server = Server::saying(response.clone()).await;
+        for dialect in Dialect::ALL {
+            let config = ProviderConfig {
+                dialect,
+                base_url: server.base_url(),
+                own_rows: rows.clone(),
+                ..ProviderConfig::default()
+            };
+            let failure = failure_or_none(&HttpProvider::new(config, clock()).unwrap()).await.unwrap();
+            let row = failure.evidence.unwrap().row;
+            assert_eq!((failure.code, row.as_deref()), (FailureCode::Server, Some("own/fire")), "{response}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_in_one_piece_is_bounded_and_must_be_text() {
+    let json = |content: &[u8]| {
+        let head = "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n{\"choices\":[{\"message\":{\"content\":\"";
+        [head.as_bytes(), content, b"\"}}]}"].concat()
+    };
+    for (content, row) in [(vec![b'x'; MAX_WHOLE + 1], "stream/too-long"), (vec![0xff], "stream/not-utf8")] {
+        let server = Server::start(vec![Act::Bytes(json(&content))]).await;
+        assert_eq!(evidence(&server.ask().await).row.as_deref(), Some(row));
+    }
+    let server = Server::start(vec![Act::Bytes(json("\u{4f60}".as_bytes())), Act::Hang]).await;
+    assert!(server.ask().await.contains(&Chunk::TextDelta { index: 0, text: "\u{4f60}".to_owned() }));
+    let server = Server::saying(refusal("200 OK", "", "[ERROR] 502 Bad Gateway")).await;
+    assert_eq!(failure(&server.ask().await).code, FailureCode::Server);
+}
+
+#[tokio::test]
+async fn an_excerpt_in_a_message_shows_no_part_of_a_secret() {
+    let said = format!("{} {KEY}", "x".repeat(185));
+    for status in ["200 OK", "500 Oops"] {
+        let text = format!("Rate limit exceeded {said}");
+        for response in [refusal(status, "", &said), refusal(status, "", &text), stream_of(&[&said])] {
+            let message = failure(&Server::saying(response).await.ask().await).message.clone();
+            assert!(!message.contains("sk-t"), "{message}");
+        }
     }
 }
 

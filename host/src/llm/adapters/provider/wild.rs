@@ -27,6 +27,11 @@ fn body() -> impl Strategy<Value = String> {
         Just("{\"error\":{\"code\":\"insufficient_quota\",\"message\":\"m\"}}".to_owned()),
         Just("{\"error\":{\"message\":\"rate limit\",\"details\":[{\"retryDelay\":\"9e9s\"}],\"retry_after\":1e308}}".to_owned()),
         Just("{\"error\":{}}".to_owned()),
+        Just("{\"message\":\"Rate limit exceeded\",\"errors\":[[{\"http_code\":429}]]}\n".to_owned()),
+        Just("{\"choices\":[{\"message\":{\"content\":\"x\"},\"finish_reason\":\"eos_token\"}]}".to_owned()),
+        Just("{\"type\":\"message\",\"content\":[{\"type\":\"text\",\"text\":\"x\"}]".to_owned()),
+        Just("data: 502 Bad Gateway\n".to_owned()),
+        Just("<title>Too many".to_owned()),
         Just("{\"status\":\"failed\"}".to_owned()),
         Just("<html>".to_owned()),
     ];
@@ -43,6 +48,8 @@ fn header() -> impl Strategy<Value = String> {
         Just("content-type"),
         Just("x-request-id"),
         Just("anthropic-ratelimit-input-tokens-limit"),
+        Just("content-encoding"),
+        Just("x-amzn-errortype"),
     ];
     let value = prop_oneof![
         "[ -~]{0,30}",
