@@ -202,8 +202,8 @@ pub(super) fn is_error_name(name: &str) -> bool {
     })
 }
 
-/// What an error object says beside its message: the error of the provider behind a gateway, and the ids of the quotas
-/// that were exceeded, which tell a limit per minute from one per day.
+/// What an error object says beside its message: the error of the provider behind a gateway, when to come back, and the
+/// ids of the quotas that were exceeded, which tell a limit per minute from one per day.
 fn further_text(object: &Map<String, Value>) -> String {
     let mut texts = Vec::new();
     match object.get("metadata").and_then(|metadata| metadata.get("raw")) {
@@ -212,6 +212,9 @@ fn further_text(object: &Map<String, Value>) -> String {
         None => {}
     }
     let details = object.get("details").and_then(Value::as_array).into_iter().flatten();
+    // Whoever says when to come back throttles, though the message speaks of a quota.
+    let delays = details.clone().filter_map(|detail| detail.get("retryDelay")?.as_str());
+    texts.extend(delays.map(|delay| format!("retry in {delay}")));
     let violations = details.filter_map(|detail| detail.get("violations")?.as_array()).flatten();
     texts.extend(violations.filter_map(|violation| violation.get("quotaId")?.as_str().map(str::to_owned)));
     texts.join(" ")
