@@ -186,15 +186,18 @@ pub struct ExecutorIdentity {
 #[serde(rename_all = "camelCase")]
 pub struct Retry {
     pub retry_id: String,
+    #[serde(deserialize_with = "number::whole")]
     pub turn: u64,
+    #[serde(deserialize_with = "number::whole")]
     pub step: u64,
     pub provider: String,
     pub mode: RetryMode,
     pub policy_key: String,
     /// From 1, along the chain of retry turns.
+    #[serde(deserialize_with = "number::whole")]
     pub retry: u64,
     /// Absent under `always`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "number::whole_option")]
     pub max_retries: Option<u64>,
     #[serde(with = "number")]
     #[schemars(with = "f64")]
@@ -213,8 +216,11 @@ pub enum RetryMode {
 #[serde(rename_all = "camelCase")]
 pub struct RetryStarted {
     pub retry_id: String,
+    #[serde(deserialize_with = "number::whole")]
     pub turn: u64,
+    #[serde(deserialize_with = "number::whole")]
     pub step: u64,
+    #[serde(deserialize_with = "number::whole")]
     pub retry: u64,
 }
 
@@ -223,14 +229,18 @@ pub struct RetryStarted {
 #[serde(rename_all = "camelCase")]
 pub struct RetryHandover {
     pub retry_id: String,
+    #[serde(deserialize_with = "number::whole")]
     pub turn: u64,
+    #[serde(deserialize_with = "number::whole")]
     pub step: u64,
+    #[serde(deserialize_with = "number::whole")]
     pub retry: u64,
     #[serde(with = "number")]
     #[schemars(with = "f64")]
     pub remaining_ms: f64,
     /// Who had scheduled it.
     pub from: ExecutorRef,
+    #[serde(deserialize_with = "number::whole")]
     pub generation: u64,
 }
 
@@ -238,6 +248,13 @@ pub struct RetryHandover {
 pub struct ExecutorRef {
     pub id: String,
     pub digest: String,
+}
+
+impl ExecutorRef {
+    /// Whoever scheduled a wait that no note tells about, when there is no executor whom it could have been.
+    pub fn unknown() -> ExecutorRef {
+        ExecutorRef { id: "unknown".into(), digest: String::new() }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -16,6 +16,7 @@ pub mod state;
 pub mod store;
 #[cfg(test)]
 mod store_tests;
+mod stream;
 mod sync;
 pub mod verify;
 
@@ -114,7 +115,7 @@ impl Journal {
             return Err(StoreError::Failed(reason.clone()).into());
         }
         for body in &bodies {
-            invariants::check(&inner.state, body)?;
+            invariants::check(&inner.state, body, citing.as_deref())?;
         }
         let time = self.clock.wall_ms();
         let mut citing = citing;

@@ -3,7 +3,8 @@
 
 use super::event::{Body, ChainMet, Event, ExecutorRef, Header, HeaderConfig, Retry, SCHEDULING_NOTE, TurnEndReason};
 use super::projection::RetryView;
-use crate::llm::{Failure, FailureCode, Message, Role};
+use super::stream::Stream;
+use crate::llm::{BlockType, Failure, FailureCode, Message, Role};
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 
@@ -18,6 +19,10 @@ pub struct SessionState {
     pub turn_open: bool,
     /// The newest turn ended so that the next one repeats it, and no next one has begun.
     pub to_repeat: Option<u64>,
+    /// The newest turn repeats the one before it.
+    pub(crate) repeats: bool,
+    /// The newest turn has a prompt of its own.
+    pub(crate) prompted: bool,
     /// The newest step of the open turn.
     pub step: Option<StepState>,
     /// The header that the newest request was made with.
@@ -26,6 +31,8 @@ pub struct SessionState {
     pub surface: Vec<Message>,
     /// The newest chain that the session has met. Its number alone does not tell it: a new process counts from 1 again.
     pub chain: Option<ChainMet>,
+    /// Every executor of every chain that the session has met.
+    pub(crate) executors: Vec<ExecutorRef>,
     /// Started retries of this recovery, by provider and policy key.
     pub(crate) started: HashMap<(String, String), Started>,
     /// Every retry id that the session has seen, so that none is used for two chains.
@@ -43,11 +50,22 @@ pub struct SessionState {
 }
 
 /// The newest step of the open turn.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepState {
     pub step: u64,
     pub closed: bool,
     pub failure: Option<Failure>,
+    /// What its request has streamed.
+    pub(crate) stream: Stream,
+    pub(crate) answer: Option<Answered>,
+}
+
+/// What a step's answer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answered {
+    Whole,
+    /// The beginning that was visible when the turn was cancelled.
+    Interrupted,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,8 +154,17 @@ impl SessionState {
         self.header.as_ref().map(|header| &header.config)
     }
 
+    /// Adds a chunk that is a piece of text, as [`SessionState::apply`] would; `text` need not be owned for it.
+    pub(super) fn apply_delta(&mut self, index: u32, kind: BlockType, text: &str) {
+        if let Some(step) = &mut self.step {
+            step.stream.delta(self.next_seq, index, kind, text);
+        }
+        self.next_seq += 1;
+    }
+
     /// Adds one event. Never fails: whether an event is allowed is for `invariants` to say.
     pub fn apply(&mut self, time: u64, body: &Body) {
+        let seq = self.next_seq;
         self.next_seq += 1;
         self.retries.apply(time, body);
         match body {
@@ -145,6 +172,8 @@ impl SessionState {
                 self.last_turn = start.turn;
                 self.turn_open = true;
                 self.to_repeat = None;
+                self.repeats = start.retry_of.is_some();
+                self.prompted = false;
                 self.step = None;
                 self.live = None;
                 if start.retry_of.is_none() {
@@ -154,16 +183,20 @@ impl SessionState {
                 }
             }
             Body::UserMessage(message) => {
+                self.prompted = true;
                 self.surface.push(Message { role: Role::User, content: message.content.clone() });
             }
             Body::StepStart(step) => {
-                self.step = Some(StepState { step: step.step, closed: false, failure: None });
+                self.step = Some(StepState { step: step.step, ..StepState::default() });
                 self.live = None;
             }
             Body::RequestHeader(header) => self.header = Some(header.header.clone()),
             Body::AssistantMessage(message) => {
                 self.surface.push(Message { role: Role::Assistant, content: message.message.content.clone() });
                 self.started.clear();
+                if let Some(step) = &mut self.step {
+                    step.answer = Some(if message.interrupted { Answered::Interrupted } else { Answered::Whole });
+                }
             }
             Body::StepEnd(end) => {
                 if let Some(failure) = &end.failure {
@@ -175,9 +208,23 @@ impl SessionState {
                         limit: failure.evidence.as_ref().and_then(|evidence| evidence.limit.clone()),
                     });
                 }
-                self.step = Some(StepState { step: end.step, closed: true, failure: end.failure.clone() });
+                let open = self.step.take().unwrap_or_default();
+                self.step = Some(StepState { step: end.step, closed: true, failure: end.failure.clone(), ..open });
             }
-            Body::Chain(chain) => self.chain = Some(chain.clone()),
+            Body::Chain(chain) => {
+                for executor in &chain.executors {
+                    let met = ExecutorRef { id: executor.id.clone(), digest: executor.digest.clone() };
+                    if !self.executors.contains(&met) {
+                        self.executors.push(met);
+                    }
+                }
+                self.chain = Some(chain.clone());
+            }
+            Body::AssistantChunk(chunk) => {
+                if let Some(step) = &mut self.step {
+                    step.stream.take_in(seq, &chunk.chunk);
+                }
+            }
             Body::Retry(record) => {
                 self.known_ids.insert(record.retry_id.clone());
                 let waiting_since = self.pending_retry().map_or(time, |live| live.waiting_since);
@@ -217,7 +264,7 @@ impl SessionState {
                     self.started.clear();
                 }
             }
-            Body::AssistantChunk(_) | Body::ExecutorFault(_) | Body::ExecutorNote(_) | Body::Ignorable { .. } => {}
+            Body::ExecutorFault(_) | Body::ExecutorNote(_) | Body::Ignorable { .. } => {}
         }
     }
 }

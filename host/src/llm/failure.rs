@@ -90,7 +90,11 @@ pub struct Failure {
     pub message: String,
     pub code: FailureCode,
     /// The HTTP status, 100 to 599.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "crate::journal::number::whole_option"
+    )]
     pub status: Option<u16>,
     /// The wait that the provider asked for, in milliseconds; finite and above 0.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::journal::number::option")]
