@@ -5,7 +5,7 @@ use crate::{
         JsonlStore, SqliteStore, Store, StoreError,
         jsonl::session_path,
         record::{self, Contents},
-        verify::{Report, verify_bytes},
+        verify::{Report, unreadable, verify_bytes, verify_session},
     },
     profile::Home,
 };
@@ -120,7 +120,15 @@ impl Source {
         Ok(record::parse(&self.name(), &self.raw()?)?)
     }
 
+    /// Errors: it cannot be read. A session that a store keeps must have its own name there; a copy may have any.
     pub fn verify(&self) -> anyhow::Result<Report> {
-        Ok(verify_bytes(&self.name(), &self.raw()?))
+        let (name, raw) = (self.name(), self.raw()?);
+        if let Some(why) = unreadable(&raw) {
+            anyhow::bail!("{name} could not be read: {why}.");
+        }
+        Ok(match self {
+            Source::File(_) => verify_bytes(&name, &raw),
+            Source::Stored { id, .. } => verify_session(&name, id, &raw),
+        })
     }
 }
