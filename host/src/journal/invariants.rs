@@ -58,7 +58,10 @@ pub fn check(state: &SessionState, body: &Body, cites: Option<&[u64]>) -> Result
                 _ => Ok(()),
             }
         }
-        Body::UserMessage(_) => prompt(state),
+        Body::UserMessage(message) => {
+            message_id(&message.id)?;
+            prompt(state)
+        }
         Body::StepStart(step) => {
             open_turn(state, step.turn, "step/start")?;
             match &state.step {
@@ -93,7 +96,10 @@ pub fn check(state: &SessionState, body: &Body, cites: Option<&[u64]>) -> Result
                 _ => Ok(()),
             }
         }
-        Body::AssistantMessage(message) => answer(state, message, cites.unwrap_or_default()),
+        Body::AssistantMessage(message) => {
+            message_id(&message.message.id)?;
+            answer(state, message, cites.unwrap_or_default())
+        }
         Body::StepEnd(end) => step_end(state, end),
         Body::Retry(record) => retry(state, record),
         Body::RetryStarted(started) => retry_started(state, started),
@@ -116,6 +122,10 @@ pub(super) fn check_chunk(state: &SessionState, turn: u64, step: u64) -> Result<
         }
         _ => Ok(()),
     }
+}
+
+fn message_id(id: &str) -> Result<(), Violation> {
+    if id.is_empty() { violation("message-id", "A message's id must not be empty.") } else { Ok(()) }
 }
 
 /// A prompt opens its turn. One that came later, or in a retry turn, would make the repeated request another one.
@@ -503,4 +513,90 @@ fn retry_handover(state: &SessionState, handover: &RetryHandover) -> Result<(), 
             met.map_or_else(|| "none".to_owned(), |met| met.to_string())
         ),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        env::Env,
+        journal::{
+            Journal, JournalError,
+            event::{
+                Answer, AnswerRole, AssistantChunk, Header, HeaderConfig, HeaderReason, RequestHeader, StepRef,
+                TurnStart, UserMessage, UserRole, UserSource,
+            },
+        },
+        llm::{Block, FailureCode},
+    };
+
+    fn prompt() -> Body {
+        let (source, role) = (UserSource::User, UserRole::User);
+        Body::UserMessage(UserMessage { content: Vec::new(), source, role, id: "m-1".into() })
+    }
+
+    fn chunk(chunk: Chunk) -> Body {
+        Body::AssistantChunk(AssistantChunk { turn: 1, step: 1, chunk })
+    }
+
+    fn answer(text: &str) -> Body {
+        Body::AssistantMessage(AssistantMessage {
+            turn: 1,
+            step: 1,
+            message: Answer {
+                role: AnswerRole::Assistant,
+                content: vec![Block::Text { text: text.into() }],
+                source: AnswerSource::Model { provider: "p".into(), model: "m".into() },
+                id: "m-2".into(),
+            },
+            usage: None,
+            interrupted: false,
+        })
+    }
+
+    /// A journal whose request has streamed `Seven.`, as event 4.
+    fn streaming() -> Journal {
+        let journal = Journal::in_memory("s", Env::fixed(1_000, 1).clock).0;
+        let config = HeaderConfig { provider: "p".into(), model: "m".into() };
+        let header = Header { config, system: None };
+        for body in [
+            Body::TurnStart(TurnStart { turn: 1, retry_of: None }),
+            prompt(),
+            Body::StepStart(StepRef { turn: 1, step: 1 }),
+            Body::RequestHeader(RequestHeader { header, reason: HeaderReason::Initial }),
+            chunk(Chunk::TextDelta { index: 0, text: "Seven.".into() }),
+        ] {
+            journal.append(body).unwrap();
+        }
+        journal
+    }
+
+    fn refused<T: std::fmt::Debug>(result: Result<T, JournalError>) -> &'static str {
+        match result {
+            Err(JournalError::Invalid(violation)) => violation.rule,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_append_that_contradicts_the_turn_is_refused_and_the_log_goes_on() {
+        let journal = streaming();
+        let end = |reason| Body::TurnEnd(TurnEnd { turn: 1, reason });
+        assert_eq!(refused(journal.append(prompt())), "prompt-place");
+        assert_eq!(refused(journal.append_citing(answer("Seven."), vec![4])), "answer-finish");
+        journal.append(chunk(Chunk::Finish { reason: FinishReason::Stop })).unwrap();
+        assert_eq!(refused(journal.append(answer("Seven."))), "citation");
+        assert_eq!(refused(journal.append_citing(answer("Eight."), vec![4, 5])), "answer-content");
+        let failure = Some(Failure::new(FailureCode::Server, "x"));
+        assert_eq!(refused(journal.append(Body::StepEnd(StepEnd { turn: 1, step: 1, failure }))), "step-failure");
+        journal.append_citing(answer("Seven."), vec![4, 5]).unwrap();
+        journal.append(Body::StepEnd(StepEnd { turn: 1, step: 1, failure: None })).unwrap();
+        for reason in [TurnEndReason::Retry, TurnEndReason::MaxTokens, TurnEndReason::Aborted] {
+            assert_eq!(refused(journal.append(end(reason))), "turn-reason");
+        }
+        journal.append(end(TurnEndReason::Completed)).unwrap();
+        assert_eq!(refused(journal.append(Body::TurnStart(TurnStart { turn: 2, retry_of: Some(1) }))), "retry-of");
+        journal.append(Body::TurnStart(TurnStart { turn: 2, retry_of: None })).unwrap();
+        assert_eq!(refused(journal.append(Body::StepStart(StepRef { turn: 2, step: 1 }))), "no-prompt");
+    }
 }

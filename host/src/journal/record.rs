@@ -19,7 +19,9 @@ pub const FORMAT_VERSION: u64 = 1;
 #[serde(rename_all = "camelCase")]
 pub struct FileHeader {
     pub r#type: HeaderType,
+    #[schemars(extend("const" = FORMAT_VERSION))]
     pub version: u64,
+    #[schemars(length(min = 1))]
     pub id: String,
     /// Milliseconds since the Unix epoch.
     pub created_at: u64,

@@ -402,6 +402,11 @@ fn a_budget_is_not_refilled_and_a_repeated_request_stays_the_same() {
         ),
         ("a prompt behind the failed step", message_behind("step/end"), "prompt-place"),
         ("a prompt behind the record", message_behind("llm/retry"), "prompt-place"),
+        (
+            "a prompt without an id",
+            rules_of(&with_field(CLOSED, "user/message", 0, "/data/id", Some(json!("")))),
+            "message-id",
+        ),
         ("a wait of the same policy after the handover", again, "one-live-record"),
         ("a handover from an executor that was never met", from("zzz", "yy"), "handover-from"),
         ("a handover from another component", from("llm-retry", "bb"), "handover-from"),
