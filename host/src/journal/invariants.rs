@@ -43,8 +43,11 @@ pub fn check(state: &SessionState, body: &Body, cites: Option<&[u64]>) -> Result
                     format!("Turn {} is not closed, so turn {} cannot start.", state.last_turn, start.turn),
                 );
             }
-            if start.turn != state.last_turn + 1 {
-                return violation("turn-number", format!("Turn {} must be {}.", start.turn, state.last_turn + 1));
+            if start.turn != state.last_turn.saturating_add(1) {
+                return violation(
+                    "turn-number",
+                    format!("Turn {} must be {}.", start.turn, state.last_turn.saturating_add(1)),
+                );
             }
             match start.retry_of {
                 Some(of) if of != state.last_turn => violation(
@@ -74,7 +77,7 @@ pub fn check(state: &SessionState, body: &Body, cites: Option<&[u64]>) -> Result
                     format!("Turn {} repeats no other one, so it needs a user/message before its step.", step.turn),
                 ),
                 previous => {
-                    let expected = previous.as_ref().map_or(1, |previous| previous.step + 1);
+                    let expected = previous.as_ref().map_or(1, |previous| previous.step.saturating_add(1));
                     if step.step == expected {
                         Ok(())
                     } else {
@@ -84,6 +87,9 @@ pub fn check(state: &SessionState, body: &Body, cites: Option<&[u64]>) -> Result
             }
         }
         Body::RequestHeader(_) => match &state.step {
+            Some(step) if !step.closed && step.stream.chunks() > 0 => {
+                violation("header-place", "A request/header stands before the chunks of its request.")
+            }
             Some(step) if !step.closed => Ok(()),
             _ => violation("step-open", "A request/header stands inside an open step."),
         },
@@ -423,8 +429,11 @@ fn retry(state: &SessionState, record: &Retry) -> Result<(), Violation> {
     }
     match state.last_retry(&record.provider, &record.policy_key) {
         Some((retry_id, number)) => {
-            if record.retry != number + 1 {
-                return violation("retry-number", format!("retry must be {}, not {}.", number + 1, record.retry));
+            if record.retry != number.saturating_add(1) {
+                return violation(
+                    "retry-number",
+                    format!("retry must be {}, not {}.", number.saturating_add(1), record.retry),
+                );
             }
             if record.retry_id != retry_id {
                 return violation(
@@ -494,8 +503,7 @@ fn retry_handover(state: &SessionState, handover: &RetryHandover) -> Result<(), 
             "handover-from",
             format!("from is \"{}\", but \"{}\" had scheduled the wait.", handover.from.id, by.id),
         ),
-        // Without a note of who scheduled it, it can only be somebody whom the session has met.
-        None if handover.from != ExecutorRef::unknown() && !state.executors.contains(&handover.from) => violation(
+        _ if handover.from != ExecutorRef::unknown() && !state.executors.contains(&handover.from) => violation(
             "handover-from",
             format!("from is \"{}\", which is an executor of no chain that the session has met.", handover.from.id),
         ),

@@ -182,9 +182,9 @@ mod tests {
         journal::{
             Journal, Observer,
             event::{
-                Answer, AnswerRole, AnswerSource, AssistantChunk, AssistantMessage, ChainMet, ExecutorNote, Header,
-                HeaderConfig, HeaderReason, RequestHeader, RetryHandover, RetryStarted, StepEnd, StepRef, TurnEnd,
-                TurnStart, UserMessage, UserRole, UserSource,
+                Answer, AnswerRole, AnswerSource, AssistantChunk, AssistantMessage, ChainMet, ExecutorIdentity,
+                ExecutorNote, Header, HeaderConfig, HeaderReason, RequestHeader, RetryHandover, RetryStarted, StepEnd,
+                StepRef, TurnEnd, TurnStart, UserMessage, UserRole, UserSource,
             },
         },
         llm::{Chunk, FailureCode, FinishReason},
@@ -199,6 +199,7 @@ mod tests {
     /// A failed step whose retry has been scheduled, with a wait of 400.5 ms.
     fn waiting() -> Vec<Body> {
         let config = HeaderConfig { provider: "p".into(), model: "m".into() };
+        let executor = ExecutorIdentity { id: "e".into(), name: "e".into(), version: "0".into(), digest: "d".into() };
         vec![
             Body::TurnStart(TurnStart { turn: 1, retry_of: None }),
             Body::UserMessage(UserMessage {
@@ -213,6 +214,7 @@ mod tests {
                 reason: HeaderReason::Initial,
             }),
             Body::StepEnd(StepEnd { turn: 1, step: 1, failure: Some(failure()) }),
+            Body::Chain(ChainMet { generation: 1, executors: vec![executor] }),
             Body::ExecutorNote(ExecutorNote {
                 id: "e".into(),
                 digest: "d".into(),

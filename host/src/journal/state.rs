@@ -159,13 +159,13 @@ impl SessionState {
         if let Some(step) = &mut self.step {
             step.stream.delta(self.next_seq, index, kind, text);
         }
-        self.next_seq += 1;
+        self.next_seq = self.next_seq.saturating_add(1);
     }
 
     /// Adds one event. Never fails: whether an event is allowed is for `invariants` to say.
     pub fn apply(&mut self, time: u64, body: &Body) {
         let seq = self.next_seq;
-        self.next_seq += 1;
+        self.next_seq = self.next_seq.saturating_add(1);
         self.retries.apply(time, body);
         match body {
             Body::TurnStart(start) => {

@@ -95,8 +95,8 @@ impl Stream {
 
     fn count(&mut self, seq: u64) {
         match self.seqs.last_mut() {
-            Some((_, end)) if *end == seq => *end += 1,
-            _ => self.seqs.push((seq, seq + 1)),
+            Some((_, end)) if *end == seq => *end = seq.saturating_add(1),
+            _ => self.seqs.push((seq, seq.saturating_add(1))),
         }
     }
 

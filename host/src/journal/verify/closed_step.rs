@@ -31,7 +31,7 @@ impl ClosedStep {
 
     /// A line that could not be read stood for one event.
     pub fn skip(&mut self) {
-        self.state.next_seq += 1;
+        self.state.next_seq = self.state.next_seq.saturating_add(1);
         self.doubt = true;
     }
 

@@ -72,7 +72,7 @@ impl SameStep {
 
     /// A line that could not be read stood for one event.
     pub fn skip(&mut self) {
-        self.next_seq += 1;
+        self.next_seq = self.next_seq.saturating_add(1);
         self.doubt = Doubt { retry: true, started: true };
     }
 
@@ -175,7 +175,11 @@ impl SameStep {
                 Boundary::End((of, last)) if of == turn => last,
                 _ => 0,
             };
-            if step == last + 1 { Ok(()) } else { broken("step-number", format!("Step {step} must be {}.", last + 1)) }
+            if step == last.saturating_add(1) {
+                Ok(())
+            } else {
+                broken("step-number", format!("Step {step} must be {}.", last.saturating_add(1)))
+            }
         });
         self.step = Boundary::Start((turn, step));
         self.attempt = Attempt::default();
@@ -216,8 +220,8 @@ impl SameStep {
         }
         match self.chains.get(&(*turn, *step, provider.clone(), policy_key.clone())) {
             _ if self.doubt.retry => Ok(()),
-            Some((_, last)) if *retry != last + 1 => {
-                broken("retry-number", format!("retry must be {}, not {retry}.", last + 1))
+            Some((_, last)) if *retry != last.saturating_add(1) => {
+                broken("retry-number", format!("retry must be {}, not {retry}.", last.saturating_add(1)))
             }
             Some((id, _)) if id != retry_id => {
                 broken("retry-id", format!("retryId must stay {id} in its chain, not {retry_id}."))

@@ -410,6 +410,19 @@ fn a_budget_is_not_refilled_and_a_repeated_request_stays_the_same() {
         ("a wait of the same policy after the handover", again, "one-live-record"),
         ("a handover from an executor that was never met", from("zzz", "yy"), "handover-from"),
         ("a handover from another component", from("llm-retry", "bb"), "handover-from"),
+        (
+            "a handover from somebody whom only a note knows",
+            rules_of(&CLOSED.replace("\"id\":\"llm-retry\",\"digest\":\"aa\"", "\"id\":\"ghost\",\"digest\":\"aa\"")),
+            "handover-from",
+        ),
+        (
+            "a header behind a chunk",
+            edited(CLOSED, |lines| {
+                let header = at(lines, "request/header", 0);
+                lines.swap(header, header + 1);
+            }),
+            "header-place",
+        ),
     ] {
         assert_eq!(found, [rule], "{what}");
     }
@@ -493,6 +506,21 @@ fn an_event_has_a_type_and_what_stands_in_a_file_cannot_act_on_a_terminal() {
         let found = report.findings.iter().find(|finding| finding.rule == "unknown-type").unwrap();
         assert!(found.message.contains("a\\u{1b}[2Jb\\u{202e}c"), "{}", found.message);
         assert!(!report.to_string().contains(|c: char| c.is_control() && c != '\n'), "{report}");
+    }
+}
+
+#[test]
+fn numbers_as_large_as_there_are_break_rules_and_nothing_else() {
+    let most = json!(u64::MAX);
+    for sample in [CLOSED, SAME] {
+        for line in 2..lines(sample).len() {
+            for path in ["/seq", "/data/turn", "/data/step", "/data/retry", "/data/retryOf", "/data/maxRetries"] {
+                let mut changed = lines(sample);
+                let Some(value) = changed[line].pointer_mut(path) else { continue };
+                *value = most.clone();
+                assert!(!verify(&text(&changed)).is_good(), "line {line}, {path}");
+            }
+        }
     }
 }
 
