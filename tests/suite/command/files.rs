@@ -130,7 +130,7 @@ fn a_session_that_cannot_be_read_hides_no_other_from_the_check() {
 
     // A whole store that cannot be read hides no other one, either.
     home.write("sessions/sessions.db", "not a database, however long the text is that stands in its place");
-    let finished = home.retake(["journal", "verify"]).expect(2);
+    let finished = home.retake(["journal", "verify"]).expect(2).says(&["sessions.db"]);
     assert!(finished.out.contains("s.jsonl is good"), "{}", finished.out);
 }
 
