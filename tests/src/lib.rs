@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use retake::{
     agent::{Agent, Session, Target, TurnOutcome},
     env::Env,
-    journal::{Body, Event, Journal, JournalError, MemoryLog, Observer},
+    journal::{Body, Event, Journal, JournalError, MemoryLog, Observer, jsonl::FileHeader, verify::verify_bytes},
     llm::{
         Adapter, Block, BlockType, Chunk, Failure, FailureCode, FinishReason, Request, RetryPolicy, Usage,
         route::Registry,
@@ -209,7 +209,10 @@ impl World {
     }
 
     pub async fn try_prompt(&mut self, text: &str) -> Result<TurnOutcome, JournalError> {
-        self.agent.prompt(&mut self.session, text, &self.cancel).await
+        let outcome = self.agent.prompt(&mut self.session, text, &self.cancel).await;
+        let report = verify_bytes("test", &record("test", &self.events()));
+        assert!(report.is_whole(), "{report}");
+        outcome
     }
 
     pub fn events(&self) -> Vec<Event> {
@@ -231,6 +234,17 @@ impl World {
     pub fn delays(&self) -> Vec<f64> {
         self.retries().iter().map(|retry| retry.delay_ms).collect()
     }
+}
+
+/// The events as the record of a session.
+pub fn record(id: &str, events: &[Event]) -> Vec<u8> {
+    let mut record = serde_json::to_vec(&FileHeader::new(id, START_MS)).expect("a header can be written");
+    for event in events {
+        record.push(b'\n');
+        record.extend(serde_json::to_vec(event).expect("an event can be written"));
+    }
+    record.push(b'\n');
+    record
 }
 
 /// Cancels when an event of a type is appended, from inside the append.

@@ -363,6 +363,45 @@ async fn a_cancel_during_a_wait_ends_it_at_once_and_starts_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_retry_without_its_start_is_started_by_the_host_and_spends_its_budget() {
+    let hasty = native("hasty", |step, call| {
+        async move {
+            let last = call.last_retry(&step.provider, "key");
+            let retry = last.as_ref().map_or(1, |last| last.retry + 1);
+            let retry_id = last.map_or("id-1".into(), |last| last.retry_id);
+            let limit = RetryLimit::Normal(2);
+            match call
+                .append(Record::Retry { retry_id, policy_key: "key".into(), retry, limit, delay_ms: 9_000.0 })
+                .await
+            {
+                Ok(_) => Ok(Decision::Retry),
+                Err(_) => Ok(Decision::Unhandled),
+            }
+        }
+        .boxed()
+    });
+    let adapter = ScriptedAdapter::new((0..9).map(|_| failing(failure(FailureCode::Server))));
+    let mut world = World::new(adapter.clone(), test_policy(), vec![hasty]);
+    assert!(matches!(world.prompt("hi").await, TurnOutcome::Failed { .. }));
+    assert_eq!(world.retries().iter().map(|record| record.retry).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(world.of_type("llm/retry-started").len(), 2);
+    assert_eq!(adapter.count(), 3, "the third record is beyond the limit");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_at_once_in_place_of_a_wait_that_was_handed_over_is_the_start_of_that_wait() {
+    let mut world = World::new(failing_once(), test_policy(), vec![waiter("old", 60_000.0)]);
+    let waterfall = world.agent.waterfall.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        waterfall.publish(vec![answering("yes", Decision::Retry)]).drain().await
+    });
+    assert!(matches!(world.prompt("hi").await, TurnOutcome::Answered { .. }));
+    assert_eq!(world.of_type("llm/retry-handover").len(), 1);
+    assert_eq!(world.of_type("llm/retry-started").len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_cancel_beats_a_decision_to_retry() {
     let cancel_then_retry = |cancel: tokio_util::sync::CancellationToken| {
         native("c", move |_, _| {
@@ -530,13 +569,7 @@ async fn a_journal_that_fails_at_any_record_ends_the_turn_with_its_error_and_goe
         *disk.room.lock() = usize::MAX;
         let outcome = world.try_prompt("and now?").await.unwrap();
         assert!(matches!(outcome, TurnOutcome::Answered { .. }), "{room}: {outcome:?}");
-        let mut record = br#"{"type":"session","version":1,"dialect":"closed-step","id":"s","createdAt":0}"#.to_vec();
-        for event in disk.log.events() {
-            record.push(b'\n');
-            record.extend(serde_json::to_vec(&event).unwrap());
-        }
-        record.push(b'\n');
-        let report = verify_bytes("s", &record);
+        let report = verify_bytes("s", &record("s", &disk.log.events()));
         assert!(report.is_whole(), "{room}: {report}");
     }
 }

@@ -129,10 +129,11 @@ impl Session {
             }
             let turn = state.last_turn;
             let Some(step) = &state.step else {
-                return (state.turn_open && state.turn_asks).then_some(Unfinished::Begun { turn });
+                let asks = state.repeats || state.prompted;
+                return (state.turn_open && asks).then_some(Unfinished::Begun { turn });
             };
-            if state.turn_open && step.answered {
-                return Some(Unfinished::Answered { max_tokens: step.max_tokens });
+            if state.turn_open && step.is_answered() {
+                return Some(Unfinished::Answered { max_tokens: step.is_cut() });
             }
             let failure = step.failure.clone().filter(|_| state.turn_open && step.closed)?;
             if state.current_retry().is_some_and(|live| live.started) {
@@ -180,7 +181,7 @@ fn closers(state: &SessionState) -> Vec<Body> {
         bodies.push(Body::StepEnd(StepEnd { turn, step: step.step, failure: None }));
     }
     let reason = match &state.step {
-        Some(step) if step.answered => answered(step.max_tokens),
+        Some(step) if step.is_answered() => answered(step.is_cut()),
         _ => TurnEndReason::Interrupted,
     };
     bodies.push(Body::TurnEnd(TurnEnd { turn, reason }));

@@ -6,7 +6,10 @@
 
 use super::number;
 use crate::{
-    llm::{Block, Chunk, Failure, Usage},
+    llm::{
+        Block, Chunk, Failure, Usage,
+        policy::{MAX_SAFE_INTEGER, MAX_TIMER_MS},
+    },
     waterfall::executor::FaultKind,
 };
 use schemars::JsonSchema;
@@ -55,9 +58,11 @@ pub enum Body {
 #[serde(rename_all = "camelCase")]
 pub struct TurnStart {
     /// From 1, counting up over the whole session.
+    #[schemars(range(min = 1))]
     pub turn: u64,
     /// The failed turn that this one repeats.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "u64", range(min = 1))]
     pub retry_of: Option<u64>,
 }
 
@@ -66,6 +71,7 @@ pub struct UserMessage {
     pub content: Vec<Block>,
     pub source: UserSource,
     pub role: UserRole,
+    #[schemars(length(min = 1))]
     pub id: String,
 }
 
@@ -83,8 +89,10 @@ pub enum UserRole {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StepRef {
+    #[schemars(range(min = 1))]
     pub turn: u64,
     /// From 1 in each turn.
+    #[schemars(range(min = 1))]
     pub step: u64,
 }
 
@@ -121,14 +129,18 @@ pub enum HeaderReason {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AssistantChunk {
+    #[schemars(range(min = 1))]
     pub turn: u64,
+    #[schemars(range(min = 1))]
     pub step: u64,
     pub chunk: Chunk,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AssistantMessage {
+    #[schemars(range(min = 1))]
     pub turn: u64,
+    #[schemars(range(min = 1))]
     pub step: u64,
     pub message: Answer,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -143,6 +155,7 @@ pub struct Answer {
     pub role: AnswerRole,
     pub content: Vec<Block>,
     pub source: AnswerSource,
+    #[schemars(length(min = 1))]
     pub id: String,
 }
 
@@ -160,9 +173,12 @@ pub enum AnswerSource {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StepEnd {
+    #[schemars(range(min = 1))]
     pub turn: u64,
+    #[schemars(range(min = 1))]
     pub step: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Failure")]
     pub failure: Option<Failure>,
 }
 
@@ -185,20 +201,31 @@ pub struct ExecutorIdentity {
 /// A retry is scheduled; durable before its wait begins. Field order is fixed: readers of other systems rely on it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(transform = super::schema::limit_by_mode)]
 pub struct Retry {
+    #[schemars(length(min = 1))]
     pub retry_id: String,
+    #[serde(deserialize_with = "number::whole")]
+    #[schemars(range(min = 1))]
     pub turn: u64,
+    #[serde(deserialize_with = "number::whole")]
+    #[schemars(range(min = 1))]
     pub step: u64,
+    #[schemars(length(min = 1))]
     pub provider: String,
     pub mode: RetryMode,
+    #[schemars(length(min = 1))]
     pub policy_key: String,
     /// From 1, along the chain of retry turns.
+    #[serde(deserialize_with = "number::whole")]
+    #[schemars(range(min = 1, max = MAX_SAFE_INTEGER))]
     pub retry: u64,
     /// Absent under `always`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "number::whole_option")]
+    #[schemars(with = "u64", range(min = 1, max = MAX_SAFE_INTEGER))]
     pub max_retries: Option<u64>,
     #[serde(with = "number")]
-    #[schemars(with = "f64")]
+    #[schemars(with = "f64", range(min = 0, max = MAX_TIMER_MS))]
     pub delay_ms: f64,
     pub failure: Failure,
 }
@@ -213,9 +240,16 @@ pub enum RetryMode {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RetryStarted {
+    #[schemars(length(min = 1))]
     pub retry_id: String,
+    #[serde(deserialize_with = "number::whole")]
+    #[schemars(range(min = 1))]
     pub turn: u64,
+    #[serde(deserialize_with = "number::whole")]
+    #[schemars(range(min = 1))]
     pub step: u64,
+    #[serde(deserialize_with = "number::whole")]
+    #[schemars(range(min = 1, max = MAX_SAFE_INTEGER))]
     pub retry: u64,
 }
 
@@ -223,15 +257,23 @@ pub struct RetryStarted {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RetryHandover {
+    #[schemars(length(min = 1))]
     pub retry_id: String,
+    #[serde(deserialize_with = "number::whole")]
+    #[schemars(range(min = 1))]
     pub turn: u64,
+    #[serde(deserialize_with = "number::whole")]
+    #[schemars(range(min = 1))]
     pub step: u64,
+    #[serde(deserialize_with = "number::whole")]
+    #[schemars(range(min = 1, max = MAX_SAFE_INTEGER))]
     pub retry: u64,
     #[serde(with = "number")]
-    #[schemars(with = "f64")]
+    #[schemars(with = "f64", range(min = 0, max = MAX_TIMER_MS))]
     pub remaining_ms: f64,
     /// Who had scheduled it.
     pub from: ExecutorRef,
+    #[serde(deserialize_with = "number::whole")]
     pub generation: u64,
 }
 
@@ -239,6 +281,13 @@ pub struct RetryHandover {
 pub struct ExecutorRef {
     pub id: String,
     pub digest: String,
+}
+
+impl ExecutorRef {
+    /// Whoever scheduled a wait that no note tells about, when there is no executor whom it could have been.
+    pub fn unknown() -> ExecutorRef {
+        ExecutorRef { id: "unknown".into(), digest: String::new() }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -263,6 +312,7 @@ pub const SCHEDULING_NOTE: &str = "scheduling";
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TurnEnd {
+    #[schemars(range(min = 1))]
     pub turn: u64,
     pub reason: TurnEndReason,
 }

@@ -289,17 +289,11 @@ impl Log for JsonlLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journal::event::{Body, StepEnd, StepRef, TurnEnd, TurnEndReason, TurnStart};
+    use crate::journal::{
+        event::{Body, StepRef, TurnEnd, TurnEndReason},
+        fixture::turn,
+    };
     use std::os::unix::fs::PermissionsExt;
-
-    fn turn(turn: u64) -> Vec<Body> {
-        vec![
-            Body::TurnStart(TurnStart { turn, retry_of: None }),
-            Body::StepStart(StepRef { turn, step: 1 }),
-            Body::StepEnd(StepEnd { turn, step: 1, failure: None }),
-            Body::TurnEnd(TurnEnd { turn, reason: TurnEndReason::Completed }),
-        ]
-    }
 
     fn write_session(dir: &Path, bodies: Vec<Body>) -> Vec<Event> {
         let mut log = JsonlLog::create(dir, "s").unwrap();

@@ -4,6 +4,8 @@
 //! decides anything. Called by the agent loop for what happens, and by the waterfall for what executors record.
 
 pub mod event;
+#[cfg(test)]
+pub(crate) mod fixture;
 pub mod invariants;
 pub mod jsonl;
 mod lease;
@@ -16,6 +18,7 @@ pub mod state;
 pub mod store;
 #[cfg(test)]
 mod store_tests;
+mod stream;
 mod sync;
 pub mod verify;
 
@@ -114,7 +117,7 @@ impl Journal {
             return Err(StoreError::Failed(reason.clone()).into());
         }
         for body in &bodies {
-            invariants::check(&inner.state, body)?;
+            invariants::check(&inner.state, body, citing.as_deref())?;
         }
         let time = self.clock.wall_ms();
         let mut citing = citing;

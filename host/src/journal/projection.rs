@@ -184,11 +184,12 @@ mod tests {
         journal::{
             Journal, Observer,
             event::{
-                ChainMet, ExecutorNote, Header, HeaderConfig, HeaderReason, RequestHeader, RetryHandover, RetryStarted,
-                StepEnd, StepRef, TurnEnd, TurnStart,
+                Answer, AnswerRole, AnswerSource, AssistantChunk, AssistantMessage, ChainMet, ExecutorIdentity,
+                ExecutorNote, Header, HeaderConfig, HeaderReason, RequestHeader, RetryHandover, RetryStarted, StepEnd,
+                StepRef, TurnEnd, TurnStart, UserMessage, UserRole, UserSource,
             },
         },
-        llm::FailureCode,
+        llm::{Chunk, FailureCode, FinishReason},
     };
     use parking_lot::Mutex;
     use std::sync::Arc;
@@ -200,14 +201,22 @@ mod tests {
     /// A failed step whose retry has been scheduled, with a wait of 400.5 ms.
     fn waiting() -> Vec<Body> {
         let config = HeaderConfig { provider: "p".into(), model: "m".into() };
+        let executor = ExecutorIdentity { id: "e".into(), name: "e".into(), version: "0".into(), digest: "d".into() };
         vec![
             Body::TurnStart(TurnStart { turn: 1, retry_of: None }),
+            Body::UserMessage(UserMessage {
+                content: Vec::new(),
+                source: UserSource::User,
+                role: UserRole::User,
+                id: "m-1".into(),
+            }),
             Body::StepStart(StepRef { turn: 1, step: 1 }),
             Body::RequestHeader(RequestHeader {
                 header: Header { config, system: None },
                 reason: HeaderReason::Initial,
             }),
             Body::StepEnd(StepEnd { turn: 1, step: 1, failure: Some(failure()) }),
+            Body::Chain(ChainMet { generation: 1, executors: vec![executor] }),
             Body::ExecutorNote(ExecutorNote {
                 id: "e".into(),
                 digest: "d".into(),
@@ -237,6 +246,27 @@ mod tests {
         Body::TurnEnd(TurnEnd { turn, reason })
     }
 
+    /// An answer of nothing in turn 2, and the end of its step.
+    fn answered() -> Vec<Body> {
+        let finish = Chunk::Finish { reason: FinishReason::Stop };
+        vec![
+            Body::AssistantChunk(AssistantChunk { turn: 2, step: 1, chunk: finish }),
+            Body::AssistantMessage(AssistantMessage {
+                turn: 2,
+                step: 1,
+                message: Answer {
+                    role: AnswerRole::Assistant,
+                    content: Vec::new(),
+                    source: AnswerSource::Model { provider: "p".into(), model: "m".into() },
+                    id: "m-2".into(),
+                },
+                usage: None,
+                interrupted: false,
+            }),
+            Body::StepEnd(StepEnd { turn: 2, step: 1, failure: None }),
+        ]
+    }
+
     struct Watcher(Mutex<RetryView>);
 
     impl Observer for Watcher {
@@ -251,7 +281,14 @@ mod tests {
         let watcher = Arc::new(Watcher(Mutex::default()));
         journal.observe(watcher.clone());
         for body in bodies {
-            journal.append(body).unwrap();
+            match body {
+                // It cites the one chunk before it.
+                Body::AssistantMessage(_) => {
+                    let chunk = journal.with_state(|state| state.next_seq - 1);
+                    journal.append_citing(body, vec![chunk]).unwrap()
+                }
+                body => journal.append(body).unwrap(),
+            };
             assert_eq!(*watcher.0.lock(), RetryView::of(&log.events()));
             assert_eq!(journal.with_state(|state| state.retries.clone()), RetryView::of(&log.events()));
         }
@@ -306,7 +343,8 @@ mod tests {
         assert_eq!(outcome(vec![started()]), RetryOutcome::Started);
         assert_eq!(then(vec![]), RetryOutcome::Started);
         assert_eq!(then(vec![step_end(Some(failure()))]), RetryOutcome::FailedAgain);
-        assert_eq!(then(vec![step_end(None), end(2, TurnEndReason::Completed)]), RetryOutcome::Answered);
+        let completed = answered().into_iter().chain([end(2, TurnEndReason::Completed)]).collect();
+        assert_eq!(then(completed), RetryOutcome::Answered);
         assert_eq!(then(vec![step_end(None), end(2, TurnEndReason::Interrupted)]), RetryOutcome::Interrupted);
         assert_eq!(outcome(vec![end(1, TurnEndReason::Aborted)]), RetryOutcome::Cancelled);
         assert_eq!(outcome(vec![end(1, TurnEndReason::Error { error: Box::new(failure()) })]), RetryOutcome::GivenUp);
@@ -314,7 +352,7 @@ mod tests {
         let next = vec![
             end(1, TurnEndReason::Aborted),
             Body::TurnStart(TurnStart { turn: 2, retry_of: None }),
-            end(2, TurnEndReason::Completed),
+            end(2, TurnEndReason::Interrupted),
         ];
         assert_eq!(outcome(next), RetryOutcome::Cancelled);
     }

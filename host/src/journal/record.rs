@@ -20,7 +20,9 @@ pub const FORMAT_VERSION: u64 = 1;
 #[serde(rename_all = "camelCase")]
 pub struct FileHeader {
     pub r#type: HeaderType,
+    #[schemars(extend("const" = FORMAT_VERSION))]
     pub version: u64,
+    #[schemars(length(min = 1))]
     pub id: String,
     /// Milliseconds since the Unix epoch.
     pub created_at: u64,
@@ -144,7 +146,8 @@ pub fn parse(name: &str, raw: &Raw) -> Result<Contents, StoreError> {
         match parsed {
             Ok(event) => {
                 if contents.broken.is_none()
-                    && let Err(violation) = invariants::check(&contents.state, &event.body)
+                    && let Err(violation) =
+                        invariants::check(&contents.state, &event.body, event.source_event_seqs.as_deref())
                 {
                     contents.broken = Some(place(format!("it breaks a rule of the journal, {violation}")));
                 }

@@ -54,6 +54,13 @@ fn data_schemas(generator: &mut SchemaGenerator) -> Vec<(&'static str, Schema)> 
     ]
 }
 
+/// A finite limit is told under normal mode, and none under always.
+pub(super) fn limit_by_mode(schema: &mut Schema) {
+    schema.insert("if".into(), json!({ "properties": { "mode": { "const": "normal" } } }));
+    schema.insert("then".into(), json!({ "required": ["maxRetries"] }));
+    schema.insert("else".into(), json!({ "properties": { "maxRetries": false } }));
+}
+
 fn whole_number() -> Value {
     json!({ "type": "integer", "minimum": 0 })
 }
@@ -115,5 +122,65 @@ mod tests {
         assert!(validator.is_valid(&newer));
         newer["ignorable"] = json!(false);
         assert!(!validator.is_valid(&newer));
+    }
+
+    /// The bounds of a retry's record that can be said of one line; the rest is for `verify`.
+    #[test]
+    fn every_bound_of_a_retry_is_in_the_schema() {
+        let validator = jsonschema::validator_for(&schema()).unwrap();
+        let line = |kind: &str, data: Value| json!({"type":kind,"seq":4,"time":9,"data":data});
+        let failure = || json!({"message":"m","code":"SERVER","status":503,"providerRetryAfterMs":0.5,"requestId":"q"});
+        let retry = line(
+            "llm/retry",
+            json!({"retryId":"r","turn":1,"step":1,"provider":"p","mode":"normal",
+            "policyKey":"k","retry":1,"maxRetries":2.0,"delayMs":2147483647,"failure":failure()}),
+        );
+        let started = line("llm/retry-started", json!({"retryId":"r","turn":1,"step":1,"retry":1}));
+        let handover = line(
+            "llm/retry-handover",
+            json!({"retryId":"r","turn":1,"step":1,"retry":1,"remainingMs":0,
+            "from":{"id":"e","digest":"d"},"generation":1}),
+        );
+        let header = json!({"type":"session","version":1,"id":"s","createdAt":1,"dialect":"closed-step"});
+        let step_end = line("step/end", json!({"turn":1,"step":1,"failure":failure()}));
+        let turn_end = line("turn/end", json!({"turn":1,"reason":{"kind":"error","error":failure()}}));
+        let turn_start = line("turn/start", json!({"turn":2,"retryOf":1}));
+        let cases = [
+            (&retry, "/data/retryId", vec![json!("")]),
+            (&retry, "/data/turn", vec![json!(0)]),
+            (&retry, "/data/step", vec![json!(0)]),
+            (&retry, "/data/provider", vec![json!("")]),
+            (&retry, "/data/policyKey", vec![json!("")]),
+            (&retry, "/data/mode", vec![json!("always")]),
+            (&retry, "/data/retry", vec![json!(0), json!(1.5), json!(9_007_199_254_740_992_u64)]),
+            (&retry, "/data/maxRetries", vec![json!(0), json!(1.5), Value::Null, json!(9_007_199_254_740_992_u64)]),
+            (&retry, "/data/delayMs", vec![json!(-1), json!(2_147_483_648_u64)]),
+            (&retry, "/data/failure/message", vec![json!("")]),
+            (&retry, "/data/failure/status", vec![json!(99), json!(600), json!(429.5), Value::Null]),
+            (&retry, "/data/failure/providerRetryAfterMs", vec![json!(0), json!("1"), Value::Null]),
+            (&retry, "/data/failure/requestId", vec![json!(""), Value::Null]),
+            (&started, "/data/retryId", vec![json!("")]),
+            (&started, "/data/retry", vec![json!(0)]),
+            (&handover, "/data/remainingMs", vec![json!(-1), json!(2_147_483_648_u64)]),
+            (&header, "/version", vec![json!(0), json!(2)]),
+            (&header, "/id", vec![json!("")]),
+            (&step_end, "/data/step", vec![json!(0)]),
+            (&step_end, "/data/failure", vec![Value::Null]),
+            (&turn_end, "/data/reason/error/status", vec![json!(42)]),
+            (&turn_start, "/data/retryOf", vec![json!(0), Value::Null]),
+        ];
+        for (line, path, values) in cases {
+            validator.validate(line).unwrap();
+            for value in values {
+                let mut wrong = line.clone();
+                *wrong.pointer_mut(path).unwrap() = value;
+                assert!(!validator.is_valid(&wrong), "{wrong}");
+            }
+        }
+        let mut unlimited = retry.clone();
+        unlimited["data"].as_object_mut().unwrap().remove("maxRetries");
+        assert!(!validator.is_valid(&unlimited), "a limit is told under normal mode");
+        unlimited["data"]["mode"] = json!("always");
+        validator.validate(&unlimited).unwrap();
     }
 }

@@ -3,7 +3,8 @@
 
 use super::event::{Body, ChainMet, Event, ExecutorRef, Header, HeaderConfig, Retry, SCHEDULING_NOTE, TurnEndReason};
 use super::projection::RetryView;
-use crate::llm::{Chunk, Failure, FailureCode, FinishReason, Message, Role};
+use super::stream::Stream;
+use crate::llm::{BlockType, Failure, FailureCode, FinishReason, Message, Role};
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 
@@ -16,10 +17,12 @@ pub struct SessionState {
     pub last_turn: u64,
     /// The newest turn is not closed.
     pub turn_open: bool,
-    /// The open turn has something to ask: a prompt of its own, or the request that it repeats.
-    pub(crate) turn_asks: bool,
     /// The newest turn ended so that the next one repeats it, and no next one has begun.
     pub to_repeat: Option<u64>,
+    /// The newest turn repeats the one before it.
+    pub(crate) repeats: bool,
+    /// The newest turn has a prompt of its own.
+    pub(crate) prompted: bool,
     /// The newest step of the open turn.
     pub step: Option<StepState>,
     /// The header that the newest request was made with.
@@ -28,6 +31,8 @@ pub struct SessionState {
     pub surface: Vec<Message>,
     /// The newest chain that the session has met. Its number alone does not tell it: a new process counts from 1 again.
     pub chain: Option<ChainMet>,
+    /// Every executor of every chain that the session has met.
+    pub(crate) executors: Vec<ExecutorRef>,
     /// Started retries of this recovery, by provider and policy key.
     pub(crate) started: HashMap<(String, String), Started>,
     /// Every retry id that the session has seen, so that none is used for two chains.
@@ -50,10 +55,29 @@ pub struct StepState {
     pub step: u64,
     pub closed: bool,
     pub failure: Option<Failure>,
+    /// What its request has streamed.
+    pub(crate) stream: Stream,
+    pub(crate) answer: Option<Answered>,
+}
+
+impl StepState {
     /// Its answer has been recorded as a whole.
-    pub answered: bool,
-    /// Its stream said that the answer stopped at the model's output limit.
-    pub max_tokens: bool,
+    pub fn is_answered(&self) -> bool {
+        self.answer == Some(Answered::Whole)
+    }
+
+    /// Its stream said that the answer stopped at an output limit.
+    pub fn is_cut(&self) -> bool {
+        self.stream.finish == Some(FinishReason::MaxTokens)
+    }
+}
+
+/// What a step's answer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answered {
+    Whole,
+    /// The beginning that was visible when the turn was cancelled.
+    Interrupted,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -171,16 +195,26 @@ impl SessionState {
         self.header.as_ref().map(|header| &header.config)
     }
 
+    /// Adds a chunk that is a piece of text, as [`SessionState::apply`] would; `text` need not be owned for it.
+    pub(super) fn apply_delta(&mut self, index: u32, kind: BlockType, text: &str) {
+        if let Some(step) = &mut self.step {
+            step.stream.delta(self.next_seq, index, kind, text);
+        }
+        self.next_seq = self.next_seq.saturating_add(1);
+    }
+
     /// Adds one event. Never fails: whether an event is allowed is for `invariants` to say.
     pub fn apply(&mut self, time: u64, body: &Body) {
-        self.next_seq += 1;
+        let seq = self.next_seq;
+        self.next_seq = self.next_seq.saturating_add(1);
         self.retries.apply(time, body);
         match body {
             Body::TurnStart(start) => {
                 self.last_turn = start.turn;
                 self.turn_open = true;
-                self.turn_asks = start.retry_of.is_some();
                 self.to_repeat = None;
+                self.repeats = start.retry_of.is_some();
+                self.prompted = false;
                 self.step = None;
                 self.live = None;
                 if start.retry_of.is_none() {
@@ -190,7 +224,7 @@ impl SessionState {
                 }
             }
             Body::UserMessage(message) => {
-                self.turn_asks = true;
+                self.prompted = true;
                 self.surface.push(Message { role: Role::User, content: message.content.clone() });
             }
             Body::StepStart(step) => {
@@ -200,10 +234,10 @@ impl SessionState {
             Body::RequestHeader(header) => self.header = Some(header.header.clone()),
             Body::AssistantMessage(message) => {
                 self.surface.push(Message { role: Role::Assistant, content: message.message.content.clone() });
-                if let Some(step) = self.step.as_mut().filter(|_| !message.interrupted) {
-                    step.answered = true;
-                }
                 self.started.clear();
+                if let Some(step) = &mut self.step {
+                    step.answer = Some(if message.interrupted { Answered::Interrupted } else { Answered::Whole });
+                }
             }
             Body::StepEnd(end) => {
                 if let Some(failure) = &end.failure {
@@ -213,10 +247,23 @@ impl SessionState {
                         kind: FailureKind::of(failure),
                     });
                 }
-                let step = self.step.get_or_insert_default();
-                *step = StepState { step: end.step, closed: true, failure: end.failure.clone(), ..*step };
+                let open = self.step.take().unwrap_or_default();
+                self.step = Some(StepState { step: end.step, closed: true, failure: end.failure.clone(), ..open });
             }
-            Body::Chain(chain) => self.chain = Some(chain.clone()),
+            Body::Chain(chain) => {
+                for executor in &chain.executors {
+                    let met = ExecutorRef { id: executor.id.clone(), digest: executor.digest.clone() };
+                    if !self.executors.contains(&met) {
+                        self.executors.push(met);
+                    }
+                }
+                self.chain = Some(chain.clone());
+            }
+            Body::AssistantChunk(chunk) => {
+                if let Some(step) = &mut self.step {
+                    step.stream.take_in(seq, &chunk.chunk);
+                }
+            }
             Body::Retry(record) => {
                 self.known_ids.insert(record.retry_id.clone());
                 let waiting_since = self.pending_retry().map_or(time, |live| live.waiting_since);
@@ -254,12 +301,6 @@ impl SessionState {
                     self.to_repeat = Some(end.turn);
                 } else {
                     self.started.clear();
-                }
-            }
-            Body::AssistantChunk(chunk) => {
-                if let (Chunk::Finish { reason: FinishReason::MaxTokens }, Some(step)) = (&chunk.chunk, &mut self.step)
-                {
-                    step.max_tokens = true;
                 }
             }
             Body::ExecutorFault(_) | Body::ExecutorNote(_) | Body::Ignorable { .. } => {}

@@ -46,6 +46,8 @@ pub enum StoreError {
         "{path} is damaged at line {line} (byte {offset}): {reason}. It can be shown and exported up to there, and was left as it is."
     )]
     Damaged { path: String, line: usize, offset: u64, reason: String },
+    #[error("{path} could not be read: {reason}.")]
+    Unreadable { path: String, reason: String },
     #[error("{path} is not a session of this version: {reason}.")]
     Unsupported { path: String, reason: String },
     #[error("The journal failed earlier and takes no more records: {0}")]

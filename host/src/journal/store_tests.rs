@@ -3,6 +3,7 @@
 use super::{
     Body, Event, JsonlStore, SessionState, SqliteStore, Store, StoreError,
     event::{AssistantChunk, ExecutorNote, StepEnd, StepRef, TurnEnd, TurnEndReason, TurnStart},
+    fixture::{prompt, turn},
     invariants,
 };
 use crate::llm::Chunk;
@@ -13,20 +14,6 @@ fn both(check: impl Fn(&dyn Fn() -> Box<dyn Store>, &Path)) {
     check(&|| Box::new(JsonlStore::new(dir.path())), dir.path());
     let dir = tempfile::tempdir().unwrap();
     check(&|| Box::new(SqliteStore::new(dir.path())), dir.path());
-}
-
-fn turn(turn: u64) -> Vec<Body> {
-    vec![
-        Body::TurnStart(TurnStart { turn, retry_of: None }),
-        Body::StepStart(StepRef { turn, step: 1 }),
-        Body::AssistantChunk(AssistantChunk {
-            turn,
-            step: 1,
-            chunk: Chunk::TextDelta { index: 0, text: "line\u{2028}break \"quoted\" \n \0".into() },
-        }),
-        Body::StepEnd(StepEnd { turn, step: 1, failure: None }),
-        Body::TurnEnd(TurnEnd { turn, reason: TurnEndReason::Completed }),
-    ]
 }
 
 fn numbered(from: u64, bodies: Vec<Body>) -> Vec<Event> {
@@ -62,7 +49,7 @@ fn what_was_written_is_read_back_and_gone_on_with() {
         let store = new();
         let mut events = numbered(0, turn(1));
         write(&*store, "s", &events);
-        let more = numbered(5, turn(2));
+        let more = numbered(6, turn(2));
         let mut opened = store.open("s").unwrap();
         assert_eq!(opened.state, SessionState::of(&events));
         for event in &more {
@@ -87,9 +74,9 @@ fn sessions_are_listed_by_id_and_each_stands_for_itself() {
         let ids: Vec<_> = store.list().unwrap().into_iter().map(|listed| listed.id).collect();
         assert_eq!(ids, ["a.2", "b"]);
         assert_eq!((store.contains("b").unwrap(), store.contains("c").unwrap()), (true, false));
-        assert!(store.list().unwrap().iter().any(|listed| listed.modified_ms >= 1_004));
+        assert!(store.list().unwrap().iter().any(|listed| listed.modified_ms >= 1_005));
         assert_eq!(store.read("a.2").unwrap().events.len(), 1);
-        assert_eq!(store.read("b").unwrap().events.len(), 5);
+        assert_eq!(store.read("b").unwrap().events.len(), 6);
     });
 }
 
@@ -106,7 +93,7 @@ fn a_second_writer_is_refused_and_told_who_writes_and_reads_all_the_same() {
             opened.log.write(&event).unwrap();
         }
         runtime().block_on(opened.log.durable()).unwrap();
-        assert_eq!(second.read("s").unwrap().events.len(), 5);
+        assert_eq!(second.read("s").unwrap().events.len(), 6);
         assert!(second.open("t").is_ok(), "another session is free");
         drop(opened);
         assert!(second.open("s").is_ok());
@@ -125,9 +112,9 @@ fn a_name_that_could_leave_the_directory_is_refused() {
 
 /// A line that a newer version has written behind an intact session.
 const NEWER: [&str; 3] = [
-    r#"{"type":"future/thing","seq":5,"time":1,"data":{}}"#,
-    r#"{"type":"turn/start","seq":5,"time":1,"data":{"turn":2,"retryOf":"the one before"}}"#,
-    r#"{"type":"turn/end","seq":5,"time":1,"data":{"turn":1,"reason":{"kind":"forked"}}}"#,
+    r#"{"type":"future/thing","seq":6,"time":1,"data":{}}"#,
+    r#"{"type":"turn/start","seq":6,"time":1,"data":{"turn":2,"retryOf":"the one before"}}"#,
+    r#"{"type":"turn/end","seq":6,"time":1,"data":{"turn":1,"reason":{"kind":"forked"}}}"#,
 ];
 
 #[test]
@@ -141,14 +128,14 @@ fn what_a_newer_version_has_written_is_never_taken_off() {
         let text = std::fs::read_to_string(&path).unwrap() + line + "\n";
         std::fs::write(&path, &text).unwrap();
         match store.open("s") {
-            Err(error @ StoreError::Damaged { line: 7, .. }) => {
+            Err(error @ StoreError::Damaged { line: 8, .. }) => {
                 assert!(error.to_string().contains("newer"), "{error}");
             }
             other => panic!("{:?}", other.err()),
         }
         assert_eq!(std::fs::read_to_string(&path).unwrap(), text, "it is left as it was");
         let contents = store.read("s").unwrap();
-        assert_eq!((contents.events.len(), contents.torn), (5, None));
+        assert_eq!((contents.events.len(), contents.torn), (6, None));
     }
 }
 
@@ -170,13 +157,13 @@ fn a_history_that_breaks_a_rule_is_shown_and_not_gone_on_with() {
         let events = numbered(0, [turn(1), turn(1)].concat());
         write(&*store(), "s", &events);
         match store().open("s") {
-            Err(error @ StoreError::Damaged { line: 7, .. }) => {
+            Err(error @ StoreError::Damaged { line: 8, .. }) => {
                 assert!(error.to_string().contains("turn-number: Turn 1 must be 2"), "{error}");
             }
             other => panic!("{:?}", other.err()),
         }
         let contents = store().read("s").unwrap();
-        assert_eq!((contents.events, contents.broken.map(|broken| broken.line)), (events, Some(7)));
+        assert_eq!((contents.events, contents.broken.map(|broken| broken.line)), (events, Some(8)));
     });
 }
 
@@ -207,7 +194,7 @@ fn a_pipe_a_directory_or_a_link_is_listed_and_never_read() {
         assert!(matches!(store.read(id), Err(StoreError::NotAFile { .. })), "{id}");
     }
     assert_eq!(store.list().unwrap().len(), 4);
-    assert_eq!(store.read("good").unwrap().events.len(), 5);
+    assert_eq!(store.read("good").unwrap().events.len(), 6);
 }
 
 /// Root may write anywhere that is no file system of the kernel's own.
@@ -266,6 +253,7 @@ mod differential {
     fn body() -> impl Strategy<Value = Body> {
         prop_oneof![
             (1..6_u64).prop_map(|turn| Body::TurnStart(TurnStart { turn, retry_of: None })),
+            Just(prompt()),
             (1..6_u64).prop_map(|turn| Body::StepStart(StepRef { turn, step: 1 })),
             (1..6_u64, ".{0,20}").prop_map(|(turn, text)| Body::AssistantChunk(AssistantChunk {
                 turn,
@@ -313,13 +301,12 @@ mod differential {
                     open[session] = Some(opened.log);
                 }
                 // A store keeps what a journal lets through.
-                Op::Append(body) if invariants::check(&states[session], body).is_err() => {}
+                Op::Append(body) if invariants::check(&states[session], body, None).is_err() => {}
                 Op::Append(body) => {
                     let log = open[session].get_or_insert_with(|| store.open(id).unwrap().log);
                     let seq = states[session].next_seq;
                     states[session].apply(seq, body);
-                    log.write(&Event { seq, time: seq, body: (**body).clone(), source_event_seqs: Some(vec![seq]) })
-                        .unwrap();
+                    log.write(&Event { seq, time: seq, body: (**body).clone(), source_event_seqs: None }).unwrap();
                 }
                 Op::Flush => {
                     if let Some(log) = &mut open[session] {
@@ -453,7 +440,7 @@ mod damage {
                     drop(opened);
                     let contents = store.read("s").unwrap();
                     assert_eq!((contents.torn, contents.damage), (None, None), "seed {seed}");
-                    assert_eq!(contents.events.len() as u64, seq + 5, "seed {seed}");
+                    assert_eq!(contents.events.len() as u64, seq + 6, "seed {seed}");
                 }
                 Err(error) => {
                     assert!(error.to_string().contains("s.jsonl"), "seed {seed}: {error}");

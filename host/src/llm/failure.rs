@@ -87,17 +87,24 @@ impl fmt::Display for FailureCode {
 #[serde(rename_all = "camelCase")]
 pub struct Failure {
     /// What happened, in words; never empty.
+    #[schemars(length(min = 1))]
     pub message: String,
     pub code: FailureCode,
     /// The HTTP status, 100 to 599.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "crate::journal::number::whole_option"
+    )]
+    #[schemars(with = "u16", range(min = 100, max = 599))]
     pub status: Option<u16>,
     /// The wait that the provider asked for, in milliseconds; finite and above 0.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::journal::number::option")]
-    #[schemars(with = "Option<f64>")]
+    #[schemars(with = "f64", extend("exclusiveMinimum" = 0))]
     pub provider_retry_after_ms: Option<f64>,
     /// The provider's own id of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(min = 1))]
     pub request_id: Option<String>,
     /// What the code was derived from.
     #[serde(default, skip_serializing_if = "Option::is_none")]

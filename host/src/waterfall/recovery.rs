@@ -9,7 +9,7 @@ use crate::{
     env::Env,
     journal::{
         Body, Journal, JournalError,
-        event::{ChainMet, ExecutorRef, RetryHandover},
+        event::{ChainMet, ExecutorRef, Retry, RetryHandover, RetryStarted},
     },
 };
 use std::sync::Arc;
@@ -74,7 +74,10 @@ pub async fn recover(waterfall: &Waterfall, context: Arc<RecoveryContext>, step:
         // A wait that has been served is due, whoever was swapped out meanwhile.
         let started = context.journal.with_state(|state| state.current_retry().is_some_and(|live| live.started));
         match pass.decision {
-            Decision::Retry if started || !pass.ask_again => return Recovered::Retry,
+            Decision::Retry if started => return Recovered::Retry,
+            Decision::Retry if !pass.ask_again => {
+                return start_pending(&context).map_or_else(Recovered::Journal, |()| Recovered::Retry);
+            }
             Decision::Unhandled if started => return Recovered::Retry,
             Decision::Unhandled if !pass.ask_again => return Recovered::Unhandled,
             Decision::Retry | Decision::Unhandled => {}
@@ -92,6 +95,14 @@ fn meet(context: &RecoveryContext, chain: &Chain) -> Result<(), JournalError> {
     context.journal.append(Body::Chain(met)).map(|_| ())
 }
 
+/// Records that a wait which is still scheduled has ended: the request is repeated whoever decided so, and a retry that
+/// nobody had started would spend no budget.
+fn start_pending(context: &RecoveryContext) -> Result<(), JournalError> {
+    let Some(live) = context.journal.with_state(|state| state.pending_retry().cloned()) else { return Ok(()) };
+    let Retry { retry_id, turn, step, retry, .. } = live.record;
+    context.journal.append(Body::RetryStarted(RetryStarted { retry_id, turn, step, retry })).map(|_| ())
+}
+
 /// Hands a wait that the journal holds over to `chain`, and describes it for its executors.
 fn hand_over(
     context: &RecoveryContext,
@@ -102,7 +113,7 @@ fn hand_over(
     let now = context.env.clock.wall_ms();
     let from = live.by.clone().unwrap_or_else(|| {
         let head = last.unwrap_or(chain).activations.first();
-        head.map_or(ExecutorRef { id: "unknown".into(), digest: String::new() }, |head| head.identity.reference())
+        head.map_or_else(ExecutorRef::unknown, |head| head.identity.reference())
     });
     context.journal.append(Body::RetryHandover(RetryHandover {
         retry_id: live.record.retry_id.clone(),

@@ -14,7 +14,7 @@ use retake::{
         store::Store,
         verify::verify_file,
     },
-    llm::{Block, Chunk},
+    llm::{Block, Chunk, FinishReason},
 };
 use std::{
     path::{Path, PathBuf},
@@ -131,16 +131,16 @@ fn turn_of(turn: u64) -> Vec<Body> {
             reason: HeaderReason::Initial,
         }));
     }
-    bodies.extend((0..CHUNKS).map(|n| {
-        let chunk = Chunk::TextDelta { index: 0, text: format!("word {n} of an answer, ") };
-        Body::AssistantChunk(AssistantChunk { turn, step: 1, chunk })
-    }));
+    let words: Vec<String> = (1..CHUNKS).map(|n| format!("word {n} of an answer, ")).collect();
+    let chunk = |chunk| Body::AssistantChunk(AssistantChunk { turn, step: 1, chunk });
+    bodies.extend(words.iter().map(|text| chunk(Chunk::TextDelta { index: 0, text: text.clone() })));
+    bodies.push(chunk(Chunk::Finish { reason: FinishReason::Stop }));
     bodies.push(Body::AssistantMessage(AssistantMessage {
         turn,
         step: 1,
         message: Answer {
             role: AnswerRole::Assistant,
-            content: text("an answer"),
+            content: text(&words.concat()),
             source: AnswerSource::Model { provider: "acme".into(), model: "acme-1".into() },
             id: format!("m-{}", 2 * turn),
         },

@@ -94,6 +94,47 @@ fn a_journal_that_was_tampered_with_does_not_pass_the_check() {
 }
 
 #[test]
+fn a_session_that_cannot_be_read_hides_no_other_from_the_check() {
+    let home = Home::chaos("503, ok", QUICK);
+    home.run(["--session", "s", "name one prime"]).expect(0);
+    home.write("sessions/z.jsonl", fs::read(home.path("sessions/s.jsonl")).unwrap());
+    let packed = home.write("packed.jsonl", [0x28, 0xb5, 0x2f, 0xfd, b'\n']);
+    let copy = home.write("copy.jsonl", fs::read(home.path("sessions/s.jsonl")).unwrap());
+    let (packed, copy) = (packed.to_str().unwrap(), copy.to_str().unwrap());
+    fs::create_dir(home.path("sessions/dir.jsonl")).unwrap();
+
+    // A copy may have any name, but what a store keeps has its own.
+    home.retake(["journal", "verify", "s", copy]).expect(0);
+    let finished = home.retake(["journal", "verify", "s", "z"]).expect(1);
+    assert!(finished.out.contains("s.jsonl is good") && finished.out.contains("header-id"), "{}", finished.out);
+
+    let finished = home.retake(["journal", "verify", "nobody", packed, "dir", "no.jsonl", "z", "s"]).expect(2);
+    finished.says(&[
+        "\"nobody\"",
+        "packed.jsonl could not be read: it is compressed with zstd",
+        "dir.jsonl",
+        "no.jsonl",
+    ]);
+    let finished = home.retake(["journal", "verify", "--json", "nobody\u{1b}[2J", packed, "z", "s"]).expect(2);
+    let lines = json_lines(&finished.out);
+    let names: Vec<_> = lines.iter().map(|line| line["name"].as_str().unwrap()).collect();
+    assert_eq!((names.len(), names[0]), (4, "nobody\\u{1b}[2J"));
+    assert!(lines[0]["error"].is_string() && lines[1]["error"].as_str().unwrap().contains("zstd -d"), "{lines:?}");
+    let (renamed, good) = (&lines[2], &lines[3]);
+    assert_eq!((&renamed["findings"][0]["rule"], &renamed["findings"][0]["line"]), (&"header-id".into(), &1.into()));
+    assert_eq!(
+        (&good["findings"], &good["dialect"], &good["turns"]),
+        (&Value::Array(vec![]), &"closed-step".into(), &2.into())
+    );
+    assert_eq!((&good["torn"], good.get("error")), (&Value::Null, None));
+
+    // A whole store that cannot be read hides no other one, either.
+    home.write("sessions/sessions.db", "not a database, however long the text is that stands in its place");
+    let finished = home.retake(["journal", "verify"]).expect(2).says(&["sessions.db"]);
+    assert!(finished.out.contains("s.jsonl is good"), "{}", finished.out);
+}
+
+#[test]
 fn a_profile_is_shown_with_the_layer_of_each_value_and_checked_without_running() {
     let home = Home::chaos("ok", QUICK);
     home.write("profiles/p/retake.patch.yml", "- provider: mock\n  retryPolicy: { maxRetries: 9 }\n");
@@ -142,7 +183,7 @@ fn the_help_of_every_command_says_what_matters() {
         (&["profile", "check"], &["FILE", "--patch"]),
         (&["plugin", "build"], &["DIR", "--output", "--install"]),
         (&["plugin", "inspect"], &["FILE", "--json", "could not run"]),
-        (&["journal", "verify"], &["FILE|SESSION", "1 a rule is broken or a record ends torn"]),
+        (&["journal", "verify"], &["FILE|SESSION", "--json", "1 a rule is broken or a record ends torn"]),
         (&["journal", "show"], &["SESSION", "newest", "--json", "--turn", "--chunks"]),
     ];
     for (command, words) in cases {

@@ -171,19 +171,30 @@ fn table(rows: &[Row]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journal::{
-        Body, Event, JsonlStore, SqliteStore, Store,
-        event::{TurnEnd, TurnEndReason, TurnStart},
+    use crate::{
+        journal::{
+            Body, Event, JsonlStore, SqliteStore, Store,
+            event::{StepEnd, TurnEnd, TurnEndReason},
+            fixture::turn,
+        },
+        llm::{Failure, FailureCode},
     };
 
-    fn write(store: &dyn Store, id: &str, reason: Option<TurnEndReason>) {
-        let start = Body::TurnStart(TurnStart { turn: 1, retry_of: None });
-        let end = reason.map(|reason| Body::TurnEnd(TurnEnd { turn: 1, reason }));
+    fn write(store: &dyn Store, id: &str, bodies: &[Body]) {
         let mut log = store.open(id).unwrap().log;
-        for (seq, body) in std::iter::once(start).chain(end).enumerate() {
-            let seq = seq as u64;
-            log.write(&Event { seq, time: 1_000 + seq, body, source_event_seqs: None }).unwrap();
+        for (seq, body) in (0..).zip(bodies) {
+            log.write(&Event { seq, time: 1_000 + seq, body: body.clone(), source_event_seqs: None }).unwrap();
         }
+    }
+
+    /// A turn whose failed step is about to be repeated.
+    fn to_repeat() -> Vec<Body> {
+        let mut bodies = turn(1);
+        let failure = Some(Failure::new(FailureCode::Server, "busy"));
+        bodies.truncate(3);
+        bodies.push(Body::StepEnd(StepEnd { turn: 1, step: 1, failure }));
+        bodies.push(Body::TurnEnd(TurnEnd { turn: 1, reason: TurnEndReason::Retry }));
+        bodies
     }
 
     #[test]
@@ -192,11 +203,11 @@ mod tests {
         let home = Home::new(dir.path());
         let sessions = home.sessions_dir();
         let files = JsonlStore::new(&sessions);
-        write(&files, "done", Some(TurnEndReason::Completed));
-        write(&files, "open", None);
-        write(&files, "repeat", Some(TurnEndReason::Retry));
-        write(&SqliteStore::new(&sessions), "kept-in-sqlite", Some(TurnEndReason::Completed));
-        write(&files, "cut", Some(TurnEndReason::Completed));
+        write(&files, "done", &turn(1));
+        write(&files, "open", &turn(1)[..1]);
+        write(&files, "repeat", &to_repeat());
+        write(&SqliteStore::new(&sessions), "kept-in-sqlite", &turn(1));
+        write(&files, "cut", &turn(1));
         let cut = sessions.join("cut.jsonl");
         let text = std::fs::read_to_string(&cut).unwrap().replacen("\"seq\":0", "\"seq\":5", 1);
         std::fs::write(&cut, text).unwrap();

@@ -5,7 +5,7 @@ use crate::{
         JsonlStore, SqliteStore, Store, StoreError,
         jsonl::{read_raw, session_path},
         record::{self, Contents, Raw},
-        verify::{Finding, Report, verify_bytes},
+        verify::{Finding, Report, unreadable, verify_bytes, verify_session},
     },
     profile::Home,
 };
@@ -132,9 +132,16 @@ impl Source {
         record::parse(&self.name(), &self.raw()?)
     }
 
+    /// Errors: it cannot be read. A session that a store keeps must have its own name there; a copy may have any.
     pub fn verify(&self) -> Result<Report, StoreError> {
-        let raw = self.raw()?;
-        let mut report = verify_bytes(&self.name(), &raw.bytes);
+        let (name, raw) = (self.name(), self.raw()?);
+        if let Some(why) = unreadable(&raw.bytes) {
+            return Err(StoreError::Unreadable { path: name, reason: why.to_owned() });
+        }
+        let mut report = match self {
+            Source::File(_) => verify_bytes(&name, &raw.bytes),
+            Source::Stored { id, .. } => verify_session(&name, id, &raw.bytes),
+        };
         if let Some(reason) = raw.lost {
             let line = 1 + raw.bytes.iter().filter(|&&byte| byte == b'\n').count();
             let message = format!("Events are missing from here on: {reason}.");

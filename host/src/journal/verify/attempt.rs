@@ -1,31 +1,29 @@
-//! The chunks of the request that is being streamed: an answer cites these and nothing else.
+//! The chunks of the request that is being streamed, in the same-step dialect: an answer cites these and nothing else.
 
 use crate::journal::invariants::Violation;
 
 /// One model request of a step.
 #[derive(Default)]
 pub(super) struct Attempt {
-    /// The numbers of its chunks, rising.
-    chunks: Vec<u64>,
+    /// The numbers of its chunks, as ranges with an end, rising.
+    chunks: Vec<(u64, u64)>,
     finished: bool,
     answered: bool,
 }
 
 impl Attempt {
-    /// The chunks `seq` to `seq + span`. Returns whether they came behind the stream's end.
-    pub fn chunk(&mut self, seq: u64, span: u64, finish: bool) -> bool {
-        let late = self.finished;
-        self.chunks.extend(seq..seq.saturating_add(span));
+    /// The chunks `seq` to `seq + span`.
+    pub fn chunk(&mut self, seq: u64, span: u64, finish: bool) {
+        let next = seq.saturating_add(span);
+        match self.chunks.last_mut() {
+            Some((_, end)) if *end == seq => *end = next,
+            _ => self.chunks.push((seq, next)),
+        }
         self.finished |= finish;
-        late
     }
 
     pub fn is_finished(&self) -> bool {
         self.finished
-    }
-
-    pub fn is_answered(&self) -> bool {
-        self.answered
     }
 
     /// An answer stands here and cites `seqs`.
@@ -36,8 +34,11 @@ impl Attempt {
                 message: "The step has an assistant/message already; a request has one answer.".into(),
             });
         }
-        let foreign = seqs.unwrap_or_default().iter().find(|seq| self.chunks.binary_search(seq).is_err());
-        if let Some(seq) = foreign {
+        let is_chunk = |seq: u64| {
+            let behind = self.chunks.partition_point(|(from, _)| *from <= seq);
+            behind.checked_sub(1).is_some_and(|at| seq < self.chunks[at].1)
+        };
+        if let Some(seq) = seqs.unwrap_or_default().iter().find(|seq| !is_chunk(**seq)) {
             broken.push(Violation {
                 rule: "citation",
                 message: format!(

@@ -1,24 +1,27 @@
-//! The rules of this program's own dialect: those of each append, and those that only a whole record shows.
+//! The rules of this program's own dialect: those of each append, over the record as it stands.
+//!
+//! A line that breaks a rule counts all the same for what follows, so that one fault is told once.
 
 use super::{
-    attempt::Attempt,
+    fields::RetryFields,
     line::{Fact, Line},
+    types,
 };
-use crate::journal::{
-    event::{Body, TurnEndReason},
-    invariants::{self, Violation},
-    state::SessionState,
+use crate::{
+    journal::{
+        event::{Body, Retry, RetryMode},
+        invariants::{self, Violation},
+        state::SessionState,
+    },
+    llm::{Failure, FailureCode},
 };
 
 #[derive(Default)]
 pub(super) struct ClosedStep {
     state: SessionState,
-    attempt: Attempt,
     turns: u64,
-    /// The open turn repeats another one.
-    repeats: bool,
-    /// The newest turn ended so that another one may repeat it.
-    may_be_repeated: bool,
+    /// A retry's record broke a rule, or a line could not be read: what the next records say about it is believed.
+    doubt: bool,
 }
 
 impl ClosedStep {
@@ -28,93 +31,89 @@ impl ClosedStep {
 
     /// A line that could not be read stood for one event.
     pub fn skip(&mut self) {
-        self.state.next_seq += 1;
+        self.state.next_seq = self.state.next_seq.saturating_add(1);
+        self.doubt = true;
     }
 
-    pub fn take_in(&mut self, line: Line, broken: &mut Vec<Violation>) {
+    pub fn take_in(&mut self, line: Line<'_>, broken: &mut Vec<Violation>) {
         super::same_step::check_seq(&mut self.state.next_seq, line.seq, broken);
-        let surface = matches!(line.kind.as_str(), "user/message" | "assistant/message");
-        if surface != line.surface_op {
-            let message = if surface {
-                format!("{} adds to the surface, so that its surfaceOp must be \"append\".", line.kind)
-            } else {
-                format!("{} has a surfaceOp, but only messages reach a request.", line.kind)
-            };
-            broken.push(Violation { rule: "surface-op", message });
-        }
-        if line.cites.is_some() && line.kind != "assistant/message" {
-            broken.push(Violation {
-                rule: "citation",
-                message: format!("{} cites events, but only an answer is made of others.", line.kind),
-            });
-        }
+        let flaw = line.flaw.as_ref().map(|flaw| flaw.rule);
+        broken.extend(line.flaw);
+        let surface = matches!(line.kind.as_ref(), "user/message" | "assistant/message");
+        broken.extend(types::check_surface_op(&line.kind, surface, line.surface_op));
         match line.fact {
-            Fact::Chunk { turn, step, finish } => {
+            Fact::Delta { turn, step, index, block, text } => {
                 broken.extend(invariants::check_chunk(&self.state, turn, step).err());
-                if self.attempt.chunk(line.seq, line.span, finish) {
-                    broken.push(Violation {
-                        rule: "stream-end",
-                        message: format!("A chunk follows the finish of step {step}; a step makes one request."),
-                    });
-                }
-                self.state.next_seq += 1;
+                broken.extend(line.cites.map(|_| Violation {
+                    rule: "citation",
+                    message: "assistant/chunk cites events, but only an answer is made of others.".into(),
+                }));
+                self.state.apply_delta(index, block, &text);
             }
             Fact::Event(body) => {
-                broken.extend(invariants::check(&self.state, &body).err());
-                self.whole_record_rules(&body, line.cites.as_deref(), broken);
+                self.believe(&body);
+                // Of wrong fields nothing more can be said.
+                let found = match flaw {
+                    None | Some("surface-op") => invariants::check(&self.state, &body, line.cites.as_deref()).err(),
+                    Some(_) => None,
+                };
+                self.turns += u64::from(matches!(*body, Body::TurnStart(_)));
+                let doubted = self.is_in_doubt(&body, found.as_ref());
+                if matches!(*body, Body::Retry(_)) {
+                    self.doubt = flaw.is_some() || found.is_some() && !doubted;
+                }
+                broken.extend(found.filter(|_| !doubted));
                 self.state.apply(0, &body);
             }
+            Fact::Retry(fields) => {
+                let record = self.guessed(*fields);
+                self.state.apply(0, &Body::Retry(record));
+                self.doubt = true;
+            }
             // The parser makes the other facts for the other dialect only.
-            _ => self.state.next_seq += 1,
+            _ => {}
         }
         self.state.next_seq = line.seq.saturating_add(line.span);
     }
 
-    fn whole_record_rules(&mut self, body: &Body, cites: Option<&[u64]>, broken: &mut Vec<Violation>) {
+    /// Lets the record that is in doubt be the one that a later record names.
+    fn believe(&mut self, body: &Body) {
+        let (retry_id, retry) = match body {
+            Body::RetryStarted(started) => (&started.retry_id, started.retry),
+            Body::RetryHandover(handover) => (&handover.retry_id, handover.retry),
+            _ => return,
+        };
+        if let Some(live) = self.state.live.as_mut().filter(|_| self.doubt) {
+            live.record.retry_id.clone_from(retry_id);
+            live.record.retry = retry;
+        }
+    }
+
+    /// Whether a rule may only seem broken, since an earlier record was not what it should have been.
+    fn is_in_doubt(&self, body: &Body, found: Option<&Violation>) -> bool {
+        let Some(found) = found.filter(|_| self.doubt) else { return false };
         match body {
-            Body::TurnStart(start) => {
-                self.turns += 1;
-                self.repeats = start.retry_of.is_some();
-                if let Some(of) = start.retry_of.filter(|_| !self.may_be_repeated) {
-                    broken.push(Violation {
-                        rule: "retry-of",
-                        message: format!("Turn {of} did not end with the reason \"retry\", so nothing may repeat it."),
-                    });
-                }
-                self.may_be_repeated = false;
-            }
-            Body::UserMessage(_) if self.repeats => broken.push(Violation {
-                rule: "retry-surface",
-                message: "A retry turn repeats its request over the same surface, so it has no user/message.".into(),
-            }),
-            Body::StepStart(_) => self.attempt = Attempt::default(),
-            Body::AssistantMessage(_) => self.attempt.answer(cites, broken),
-            Body::StepEnd(end) if end.failure.is_some() && self.attempt.is_answered() => broken.push(Violation {
-                rule: "failed-answer",
-                message: format!("Step {} failed, yet it has an assistant/message.", end.step),
-            }),
-            Body::RetryHandover(handover) => {
-                let scheduled_by = self.state.current_retry().and_then(|live| live.by.as_ref());
-                if let Some(by) = scheduled_by.filter(|by| **by != handover.from) {
-                    broken.push(Violation {
-                        rule: "handover-from",
-                        message: format!("from is \"{}\", but \"{}\" had scheduled the wait.", handover.from.id, by.id),
-                    });
-                }
-                let met = self.state.chain.as_ref().map(|chain| chain.generation);
-                if met != Some(handover.generation) {
-                    broken.push(Violation {
-                        rule: "handover-generation",
-                        message: format!(
-                            "generation is {}, but the newest chain that the session has met is {}.",
-                            handover.generation,
-                            met.map_or_else(|| "none".to_owned(), |met| met.to_string())
-                        ),
-                    });
-                }
-            }
-            Body::TurnEnd(end) => self.may_be_repeated = matches!(end.reason, TurnEndReason::Retry),
-            _ => {}
+            Body::Retry(_) => matches!(found.rule, "retry-number" | "retry-id"),
+            Body::RetryStarted(_) | Body::RetryHandover(_) => found.rule == "live-record",
+            _ => false,
+        }
+    }
+
+    /// The record that a line of wrong fields stands for, as far as it can be told.
+    fn guessed(&self, fields: RetryFields) -> Retry {
+        let RetryFields { retry_id, turn, step, provider, policy_key, retry } = fields;
+        let failed = self.state.step.as_ref().and_then(|step| step.failure.clone());
+        Retry {
+            retry_id,
+            turn,
+            step,
+            provider,
+            mode: RetryMode::Always,
+            policy_key,
+            retry,
+            max_retries: None,
+            delay_ms: 0.0,
+            failure: failed.unwrap_or_else(|| Failure::new(FailureCode::Unknown, "")),
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::{
 use serde_json::{Map, Value};
 
 /// The fields of an `llm/retry` that other records are held against.
+#[derive(Default)]
 pub(super) struct RetryFields {
     pub retry_id: String,
     pub turn: u64,
@@ -94,6 +95,21 @@ pub(super) fn retry(value: &Value) -> Checked<RetryFields> {
     Ok(RetryFields { retry_id, turn, step, provider, policy_key, retry })
 }
 
+/// What can be read of an `llm/retry` that breaks a rule: it stands there all the same. A field that cannot be read is
+/// empty, or 0.
+pub(super) fn readable(value: &Value) -> RetryFields {
+    let text = |key: &str| value[key].as_str().unwrap_or_default().to_owned();
+    let number = |key: &str| value[key].as_f64().map_or(0, |number| number as u64);
+    RetryFields {
+        retry_id: text("retryId"),
+        turn: number("turn"),
+        step: number("step"),
+        provider: text("provider"),
+        policy_key: text("policyKey"),
+        retry: number("retry"),
+    }
+}
+
 /// Checks an `llm/retry-started`.
 pub(super) fn started(value: &Value) -> Checked<StartedFields> {
     let data = object(value, "llm/retry-started")?;
@@ -103,6 +119,48 @@ pub(super) fn started(value: &Value) -> Checked<StartedFields> {
         turn: count(data, "turn", "turn-number")?,
         step: count(data, "step", "step-number")?,
     })
+}
+
+/// Checks the failure that a `step/end`, a `turn/end` or the finish of a stream carries, where it carries one.
+pub(super) fn carried_failure(kind: &str, data: &Value) -> Checked<()> {
+    let (reason, key) = match kind {
+        "step/end" => return data.get("failure").map_or(Ok(()), |value| failure(Some(value))),
+        "turn/end" => (&data["reason"], "error"),
+        _ => (&data["chunk"]["reason"], "failure"),
+    };
+    match reason["kind"].as_str() {
+        Some("error") => failure(reason.get(key)),
+        Some("aborted") if kind != "turn/end" => failure(reason.get(key)),
+        _ => Ok(()),
+    }
+}
+
+/// Checks how a turn of the same-step dialect ended.
+pub(super) fn turn_reason(data: &Value) -> Checked<()> {
+    const KINDS: [&str; 7] = ["completed", "aborted", "blocked", "error", "max-tokens", "interrupted", "forked"];
+    let kind = data["reason"].get("kind");
+    if kind.and_then(Value::as_str).is_some_and(|kind| KINDS.contains(&kind)) {
+        return carried_failure("turn/end", data);
+    }
+    broken("turn-reason", format!("A turn's reason must be one of {}, not {}.", KINDS.join(", "), shown(kind)))
+}
+
+/// Checks how a stream of the same-step dialect finished.
+pub(super) fn finish_reason(data: &Value) -> Checked<()> {
+    const KINDS: [&str; 5] = ["stop", "tool-calls", "max-tokens", "aborted", "error"];
+    let kind = data["chunk"]["reason"].get("kind");
+    if kind.and_then(Value::as_str).is_some_and(|kind| KINDS.contains(&kind)) {
+        return carried_failure("assistant/chunk", data);
+    }
+    broken("shape", format!("A finish's reason must be one of {}, not {}.", KINDS.join(", "), shown(kind)))
+}
+
+/// Checks that a message of the same-step dialect has content; `message` is what holds it.
+pub(super) fn content(kind: &str, message: &Value) -> Checked<()> {
+    match message.get("content") {
+        Some(Value::Array(_)) => Ok(()),
+        content => broken("shape", format!("The content of {kind} must be a list, not {}.", shown(content))),
+    }
 }
 
 fn failure(value: Option<&Value>) -> Checked<()> {

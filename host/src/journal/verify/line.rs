@@ -2,34 +2,48 @@
 //!
 //! Almost every line of a session is a piece of streamed text. Such a line is read in place: nothing of it is copied.
 
-use super::{Rules, fields};
-use crate::journal::{
-    event::{AssistantChunk, Body},
-    invariants::Violation,
+use super::{Rules, fields, types};
+use crate::{
+    journal::{
+        event::{AssistantChunk, Body},
+        invariants::Violation,
+    },
+    llm::BlockType,
 };
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Value, value::RawValue};
 use std::borrow::Cow;
 
 /// What a line says.
-pub(super) struct Line {
-    pub kind: String,
+pub(super) struct Line<'a> {
+    pub kind: Cow<'a, str>,
     pub seq: u64,
     /// How many events it stands for: more than one when streamed pieces were packed into one line.
     pub span: u64,
     pub surface_op: bool,
     pub cites: Option<Vec<u64>>,
-    pub fact: Fact,
+    pub fact: Fact<'a>,
+    /// A field breaks a rule, but what the line is about can be told.
+    pub flaw: Option<Violation>,
 }
 
-pub(super) enum Fact {
+pub(super) enum Fact<'a> {
+    /// A piece of streamed text of this program's own dialect.
+    Delta {
+        turn: u64,
+        step: u64,
+        index: u32,
+        block: BlockType,
+        text: Cow<'a, str>,
+    },
+    /// Any other event of this program's own dialect.
+    Event(Box<Body>),
+    /// Chunks of the same-step dialect.
     Chunk {
         turn: u64,
         step: u64,
         finish: bool,
     },
-    /// An event of this program's own dialect, other than a chunk.
-    Event(Box<Body>),
     TurnStart(u64),
     TurnEnd(u64),
     StepStart(u64, u64),
@@ -41,7 +55,14 @@ pub(super) enum Fact {
         turn: u64,
         step: u64,
     },
-    /// A record of the same-step dialect, whose fields have been checked.
+    /// A failed request of the same-step dialect's newer line, which keeps no chunks.
+    Attempt {
+        turn: u64,
+        step: u64,
+    },
+    /// What follows belongs to another process, or to the copy of a session.
+    EndSeed,
+    /// A record of the same-step dialect, or one of this program's own that could only be read in part.
     Retry(Box<fields::RetryFields>),
     Started(fields::StartedFields),
     /// An event without rules of its own.
@@ -69,10 +90,10 @@ struct Envelope<'a> {
     #[serde(default)]
     source_event_seqs: Option<Vec<u64>>,
     #[serde(default, borrow)]
-    surface_op: Option<Cow<'a, str>>,
+    surface_op: Option<&'a RawValue>,
 }
 
-/// A piece of streamed text, borrowed; `text` is absent in chunks of other kinds.
+/// A chunk, borrowed; `index` and `text` are absent in those of other kinds.
 #[derive(Deserialize)]
 struct Piece<'a> {
     turn: u64,
@@ -91,13 +112,8 @@ struct PieceChunk<'a> {
     text: Option<Text<'a>>,
 }
 
-/// Read for its type alone.
 #[derive(Deserialize)]
-struct Text<'a>(
-    #[serde(borrow)]
-    #[expect(dead_code)]
-    Cow<'a, str>,
-);
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 #[derive(Deserialize)]
 struct TurnOnly {
@@ -114,6 +130,8 @@ struct TurnAndStep {
 struct Packed {
     turn: u64,
     step: u64,
+    /// The milliseconds between the pieces: one for each.
+    dt: Vec<f64>,
     #[serde(default)]
     texts: Vec<IgnoredAny>,
     #[serde(default)]
@@ -129,8 +147,8 @@ fn read<'de, T: Deserialize<'de>>(kind: &str, data: &'de RawValue) -> Result<T, 
 }
 
 /// Parses a line without its newline. Errors: it is no event of these rules.
-pub(super) fn parse_line(rules: Rules, line: &[u8]) -> Result<Line, Violation> {
-    let envelope: Envelope<'_> = serde_json::from_slice(line).map_err(|error| {
+pub(super) fn parse_line(rules: Rules, line: &[u8]) -> Result<Line<'_>, Violation> {
+    let mut envelope: Envelope<'_> = serde_json::from_slice(line).map_err(|error| {
         if !line.is_empty() && line.iter().all(|&byte| byte == 0) {
             broken("line", format!("The line is {} bytes of zeros.", line.len()))
         } else {
@@ -138,109 +156,169 @@ pub(super) fn parse_line(rules: Rules, line: &[u8]) -> Result<Line, Violation> {
         }
     })?;
     let kind = envelope.r#type.as_ref();
+    if kind.is_empty() {
+        return Err(broken("type", "An event's type must not be empty.".into()));
+    }
     if matches!(kind, "text-chunks" | "reasoning-chunks" | "tool-call-chunks") && rules == Rules::SameStep {
-        return packed(&envelope);
+        return packed(envelope);
     }
     let Some(seq) = envelope.seq else { return Err(broken("envelope", format!("The event {kind} has no seq."))) };
     if envelope.time.is_none() {
         return Err(broken("envelope", format!("The event {kind} has no time.")));
     }
-    if let Some(op) = envelope.surface_op.as_deref().filter(|op| *op != "append") {
-        return Err(broken("surface-op", format!("surfaceOp is \"{op}\", but the only one is \"append\".")));
-    }
-    let fact = match (kind, rules) {
-        ("assistant/chunk", _) => chunk(rules, envelope.data)?,
-        (_, Rules::ClosedStep) => closed_step(kind, &envelope)?,
-        (_, Rules::SameStep) => same_step(kind, envelope.data)?,
+    let op_flaw = envelope.surface_op.and_then(|op| surface_op(rules, op).err());
+    let (fact, flaw) = match (kind, rules) {
+        ("assistant/chunk", Rules::ClosedStep) => own_chunk(envelope.data)?,
+        (_, Rules::ClosedStep) => own_event(kind, &envelope)?,
+        (_, Rules::SameStep) => same_step(kind, &envelope)?,
     };
     Ok(Line {
         seq,
         span: 1,
         surface_op: envelope.surface_op.is_some(),
-        cites: envelope.source_event_seqs,
+        cites: envelope.source_event_seqs.take(),
         fact,
-        kind: envelope.r#type.into_owned(),
+        flaw: op_flaw.or(flaw),
+        kind: envelope.r#type,
     })
 }
 
-fn chunk(rules: Rules, data: &RawValue) -> Result<Fact, Violation> {
-    let piece: Piece<'_> = read("assistant/chunk", data)?;
-    let kind = piece.chunk.r#type.as_ref();
-    let streamed = matches!(kind, "text-delta" | "reasoning-delta");
-    if !(streamed && piece.chunk.index.is_some() && piece.chunk.text.is_some()) && rules == Rules::ClosedStep {
-        read::<AssistantChunk>("assistant/chunk", data)?;
+/// What a message does to the surface. Only the same-step dialect replaces messages, when it compacts a session.
+fn surface_op(rules: Rules, op: &RawValue) -> Result<(), Violation> {
+    let value: Value = read("surfaceOp", op)?;
+    let replaces = value["op"] == "replace" || value.get("replace").is_some();
+    if value == "append" || (rules == Rules::SameStep && replaces) {
+        return Ok(());
     }
-    Ok(Fact::Chunk { turn: piece.turn, step: piece.step, finish: kind == "finish" })
+    let known = if rules == Rules::SameStep { "\"append\" or a replacement" } else { "\"append\"" };
+    Err(broken("surface-op", format!("surfaceOp must be {known}, not {value}.")))
 }
 
-fn packed(envelope: &Envelope<'_>) -> Result<Line, Violation> {
+fn own_chunk(data: &RawValue) -> Result<(Fact<'_>, Option<Violation>), Violation> {
+    let Piece { turn, step, chunk } = read("assistant/chunk", data)?;
+    let block = match chunk.r#type.as_ref() {
+        "text-delta" => Some(BlockType::Text),
+        "reasoning-delta" => Some(BlockType::Reasoning),
+        _ => None,
+    };
+    if let (Some(block), Some(index), Some(Text(text))) = (block, chunk.index, chunk.text) {
+        return Ok((Fact::Delta { turn, step, index, block, text }, None));
+    }
+    let flaw = match chunk.r#type.as_ref() {
+        "finish" => fields::carried_failure("assistant/chunk", &read("assistant/chunk", data)?).err(),
+        _ => None,
+    };
+    match read::<AssistantChunk>("assistant/chunk", data) {
+        Ok(chunk) => Ok((Fact::Event(Box::new(Body::AssistantChunk(chunk))), flaw)),
+        Err(error) => Err(flaw.unwrap_or(error)),
+    }
+}
+
+fn packed(envelope: Envelope<'_>) -> Result<Line<'_>, Violation> {
     let kind = envelope.r#type.as_ref();
     let (Some(seq), Some(_)) = (envelope.seq0, envelope.time0) else {
         return Err(broken("envelope", format!("The packed line {kind} must have seq0 and time0.")));
     };
     let data: Packed = read(kind, envelope.data)?;
-    let members = data.texts.len().max(data.args.len()) as u64;
-    if members == 0 {
+    let (name, pieces) = if kind == "tool-call-chunks" { ("args", data.args) } else { ("texts", data.texts) };
+    if pieces.is_empty() {
         return Err(broken("shape", format!("The packed line {kind} holds no pieces.")));
     }
+    let flaw = (data.dt.len() != pieces.len()).then(|| {
+        let (times, pieces) = (data.dt.len(), pieces.len());
+        broken("shape", format!("The packed line {kind} has {times} times in dt for {pieces} pieces in {name}."))
+    });
     Ok(Line {
-        kind: kind.to_owned(),
         seq,
-        span: members,
+        span: pieces.len() as u64,
         surface_op: false,
         cites: None,
         fact: Fact::Chunk { turn: data.turn, step: data.step, finish: false },
+        flaw,
+        kind: envelope.r#type,
     })
 }
 
-fn closed_step(kind: &str, envelope: &Envelope<'_>) -> Result<Fact, Violation> {
+fn own_event<'a>(kind: &str, envelope: &Envelope<'a>) -> Result<(Fact<'a>, Option<Violation>), Violation> {
+    // The parser of events takes a null for an absent field, and does not look at bounds.
+    let checked = matches!(kind, "llm/retry" | "llm/retry-started" | "step/end" | "turn/end");
+    let value: Value = if checked { read(kind, envelope.data)? } else { Value::Null };
+    let flaw = match kind {
+        "llm/retry" => fields::retry(&value).err(),
+        "llm/retry-started" => fields::started(&value).err(),
+        "step/end" | "turn/end" => fields::carried_failure(kind, &value).err(),
+        _ => None,
+    };
     match Body::parse(kind, envelope.ignorable, envelope.data) {
-        Ok(body) => Ok(Fact::Event(Box::new(body))),
-        // The field that is wrong makes a better sentence than what the parser expected.
+        Ok(body) => Ok((Fact::Event(Box::new(body)), flaw)),
         Err(error) => {
-            let value: Value = read(kind, envelope.data)?;
-            let found = match kind {
-                "llm/retry" => fields::retry(&value).err(),
-                "llm/retry-started" => fields::started(&value).err(),
-                _ => None,
-            };
             let rule = if crate::journal::event::is_known(kind) { "shape" } else { "unknown-type" };
-            Err(found.unwrap_or_else(|| broken(rule, format!("{kind}: {error}."))))
+            // The field that is wrong makes a better sentence than what the parser expected.
+            let flaw = flaw.unwrap_or_else(|| broken(rule, format!("{kind}: {error}.")));
+            match kind {
+                "llm/retry" => Ok((Fact::Retry(Box::new(fields::readable(&value))), Some(flaw))),
+                _ => Err(flaw),
+            }
         }
     }
 }
 
-fn same_step(kind: &str, data: &RawValue) -> Result<Fact, Violation> {
-    Ok(match kind {
-        "turn/start" => Fact::TurnStart(read::<TurnOnly>(kind, data)?.turn),
-        "turn/end" => Fact::TurnEnd(read::<TurnOnly>(kind, data)?.turn),
-        "step/start" => step(kind, data, Fact::StepStart)?,
-        "step/end" => step(kind, data, Fact::StepEnd)?,
-        "assistant/message" => step(kind, data, |turn, step| Fact::Answer { turn, step })?,
+fn same_step<'a>(kind: &str, envelope: &Envelope<'a>) -> Result<(Fact<'a>, Option<Violation>), Violation> {
+    let data = envelope.data;
+    let sound = |fact| Ok((fact, None));
+    match kind {
+        "assistant/chunk" => {
+            let Piece { turn, step, chunk } = read(kind, data)?;
+            let finish = chunk.r#type == "finish";
+            let flaw = if finish { fields::finish_reason(&read(kind, data)?).err() } else { None };
+            Ok((Fact::Chunk { turn, step, finish }, flaw))
+        }
+        "turn/start" => sound(Fact::TurnStart(read::<TurnOnly>(kind, data)?.turn)),
+        "turn/end" => {
+            Ok((Fact::TurnEnd(read::<TurnOnly>(kind, data)?.turn), fields::turn_reason(&read(kind, data)?).err()))
+        }
+        "step/start" => sound(step(kind, data, Fact::StepStart)?),
+        "step/end" => sound(step(kind, data, Fact::StepEnd)?),
+        "user/message" => Ok((Fact::Other, fields::content(kind, &read(kind, data)?).err())),
+        "assistant/message" => {
+            let value: Value = read(kind, data)?;
+            let fact = step(kind, data, |turn, step| Fact::Answer { turn, step })?;
+            Ok((fact, fields::content(kind, &value["message"]).err()))
+        }
+        "assistant/attempt" => sound(step(kind, data, |turn, step| Fact::Attempt { turn, step })?),
+        "session/end-seed" => sound(Fact::EndSeed),
         "request/header" => {
             let value: Value = read(kind, data)?;
             if value["reason"] == "fallback" {
-                return Err(broken(
-                    "legacy",
-                    "A request/header with the reason \"fallback\" is no longer read.".into(),
-                ));
+                let message = "A request/header with the reason \"fallback\" is no longer read.".into();
+                return Err(broken("legacy", message));
             }
             match value["header"]["config"]["provider"].as_str() {
-                Some(provider) => Fact::Header { provider: provider.to_owned() },
-                None => return Err(broken("shape", "A request/header must name header.config.provider.".into())),
+                Some(provider) => sound(Fact::Header { provider: provider.to_owned() }),
+                None => Err(broken("shape", "A request/header must name header.config.provider.".into())),
             }
         }
         "request/header-delta" => {
-            return Err(broken("legacy", "The event type \"request/header-delta\" is no longer read.".into()));
+            Err(broken("legacy", "The event type \"request/header-delta\" is no longer read.".into()))
         }
-        "llm/retry" => Fact::Retry(Box::new(fields::retry(&read(kind, data)?)?)),
-        "llm/retry-started" => Fact::Started(fields::started(&read(kind, data)?)?),
-        // That system has many more, and what they mean is its own affair.
-        _ => Fact::Other,
-    })
+        "llm/retry" => {
+            let value: Value = read(kind, data)?;
+            let (fields, flaw) = match fields::retry(&value) {
+                Ok(fields) => (fields, None),
+                Err(flaw) => (fields::readable(&value), Some(flaw)),
+            };
+            Ok((Fact::Retry(Box::new(fields)), flaw))
+        }
+        "llm/retry-started" => sound(Fact::Started(fields::started(&read(kind, data)?)?)),
+        _ if envelope.ignorable || types::is_known(kind) => sound(Fact::Other),
+        _ => {
+            let message = format!("The event type \"{kind}\" is not known and is not marked as ignorable.");
+            Ok((Fact::Other, Some(broken("unknown-type", message))))
+        }
+    }
 }
 
-fn step(kind: &str, data: &RawValue, fact: impl FnOnce(u64, u64) -> Fact) -> Result<Fact, Violation> {
+fn step(kind: &str, data: &RawValue, fact: impl FnOnce(u64, u64) -> Fact<'static>) -> Result<Fact<'static>, Violation> {
     let TurnAndStep { turn, step } = read(kind, data)?;
     Ok(fact(turn, step))
 }

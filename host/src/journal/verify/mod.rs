@@ -11,6 +11,7 @@ mod line;
 mod same_step;
 #[cfg(test)]
 mod tests;
+mod types;
 
 use super::{
     invariants::Violation,
@@ -18,7 +19,7 @@ use super::{
     store::StoreError,
 };
 use line::{Line, parse_line};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize, Serializer};
 use std::{
     collections::BTreeMap,
     fmt,
@@ -35,7 +36,8 @@ const BATCH_BYTES: usize = 1 << 20;
 const THREADS: usize = 2;
 
 /// Which set of rules a file was written under.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Rules {
     /// This program's own: a failed step is closed before its retry is scheduled.
     ClosedStep,
@@ -44,7 +46,7 @@ pub enum Rules {
 }
 
 /// One broken rule, and where.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// From 1; the header is line 1.
     pub line: usize,
@@ -52,16 +54,18 @@ pub struct Finding {
     pub offset: u64,
     /// The rule's short, stable name.
     pub rule: &'static str,
-    /// A sentence with the value that was wrong and the one that would be right.
+    /// A sentence with the value that was wrong and the one that would be right, without control characters.
     pub message: String,
 }
 
 /// What was found in one session.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// The file, or the session of a database, as people know it.
+    #[serde(serialize_with = "shown")]
     pub name: String,
     /// Absent when the header line does not tell.
+    #[serde(rename = "dialect")]
     pub rules: Option<Rules>,
     pub events: u64,
     pub turns: u64,
@@ -85,49 +89,88 @@ impl Report {
 /// One line when the session is good, otherwise one more for each finding.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = printable(&self.name);
         for finding in self.findings.iter().chain(&self.torn) {
             let Finding { line, offset, rule, message } = finding;
-            writeln!(f, "{}: line {line} (byte {offset}): {rule}: {message}", self.name)?;
+            writeln!(f, "{name}: line {line} (byte {offset}): {rule}: {message}")?;
         }
         let count = |n: u64, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });
         let (events, turns) = (count(self.events, "event"), count(self.turns, "turn"));
         match (self.findings.len(), &self.torn) {
-            (0, None) => write!(f, "{} is good: {events}, {turns}", self.name),
+            (0, None) => write!(f, "{name} is good: {events}, {turns}"),
             (0, Some(_)) => write!(
                 f,
-                "{} keeps every rule up to its torn end: {events}, {turns}; its next run takes the torn record off",
-                self.name
+                "{name} keeps every rule up to its torn end: {events}, {turns}; its next run takes the torn record off"
             ),
-            (n, _) => write!(f, "{} is not good: {} in {events}, {turns}", self.name, count(n as u64, "broken rule")),
+            (n, _) => write!(f, "{name} is not good: {} in {events}, {turns}", count(n as u64, "broken rule")),
         }
     }
 }
 
-/// Verifies the file at `path`, without changing it.
+/// A text of a file as it may be shown on a terminal: what would act on it, or hide, is written as an escape.
+pub(crate) fn printable(text: &str) -> String {
+    let acts = |c: char| {
+        c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    text.chars().map(|c| if acts(c) { c.escape_unicode().to_string() } else { c.to_string() }).collect()
+}
+
+fn shown<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&printable(text))
+}
+
+/// Why a record cannot be read at all, whatever its rules.
+pub fn unreadable(bytes: &[u8]) -> Option<&'static str> {
+    bytes
+        .starts_with(&[0x28, 0xb5, 0x2f, 0xfd])
+        .then_some("it is compressed with zstd; verify what `zstd -d` makes of it")
+}
+
+/// Verifies the file at `path` as one of a store, named as its session, without changing it.
 ///
 /// # Errors
 /// The file could not be read.
 pub fn verify_file(path: &Path) -> Result<Report, StoreError> {
     let name = path.display().to_string();
-    let bytes = std::fs::read(path).map_err(|source| StoreError::Io { path: name.clone(), action: "read", source })?;
-    Ok(verify_bytes(&name, &bytes))
+    let error = |source| StoreError::Io { path: name.clone(), action: "read", source };
+    let bytes = std::fs::read(path).map_err(error)?;
+    if let Some(why) = unreadable(&bytes) {
+        return Err(error(std::io::Error::new(std::io::ErrorKind::InvalidData, why)));
+    }
+    let id = path.file_stem().map(|stem| stem.to_string_lossy());
+    Ok(verify(&name, id.as_deref(), &bytes))
 }
 
 /// Verifies a header line and the event lines behind it; `name` is what the report calls them.
 pub fn verify_bytes(name: &str, bytes: &[u8]) -> Report {
+    verify(name, None, bytes)
+}
+
+/// The same for the record that a store keeps as the session `id`.
+pub fn verify_session(name: &str, id: &str, bytes: &[u8]) -> Report {
+    verify(name, Some(id), bytes)
+}
+
+fn verify(name: &str, id: Option<&str>, bytes: &[u8]) -> Report {
     let mut report =
         Report { name: name.to_owned(), rules: None, events: 0, turns: 0, findings: Vec::new(), torn: None };
+    let header = |rule, message: String| Finding { line: 1, offset: 0, rule, message: printable(&message) };
     let header_end = bytes.iter().position(|&byte| byte == b'\n');
-    let rules = header_end
+    let recognised = header_end
         .ok_or_else(|| "The file has no complete header line.".to_owned())
         .and_then(|end| recognise(&bytes[..end]));
-    let rules = match rules {
-        Ok(rules) => rules,
+    let (rules, header_id) = match recognised {
+        Ok(recognised) => recognised,
         Err(message) => {
-            report.findings.push(Finding { line: 1, offset: 0, rule: "header", message });
+            report.findings.push(header("header", message));
             return report;
         }
     };
+    // The other system keeps its sessions in directories, under names of its own making.
+    if let Some(id) = id.filter(|id| rules == Rules::ClosedStep && *id != header_id) {
+        let message = format!("The header's id is \"{header_id}\", but the session is kept as \"{id}\".");
+        report.findings.push(header("header-id", message));
+    }
     report.rules = Some(rules);
     let start = header_end.map_or(bytes.len(), |end| end + 1);
     let body = &bytes[start..];
@@ -171,7 +214,7 @@ enum Fold {
     Same(Box<same_step::SameStep>),
 }
 
-fn take_in(fold: &mut Fold, report: &mut Report, at: Place, parsed: Result<Line, Violation>) {
+fn take_in(fold: &mut Fold, report: &mut Report, at: Place, parsed: Result<Line<'_>, Violation>) {
     let mut broken = Vec::new();
     match parsed {
         Ok(line) => {
@@ -194,12 +237,12 @@ fn take_in(fold: &mut Fold, report: &mut Report, at: Place, parsed: Result<Line,
         line: at.line,
         offset: at.offset,
         rule,
-        message,
+        message: printable(&message),
     }));
 }
 
-/// Tells a dialect by its header line.
-fn recognise(line: &[u8]) -> Result<Rules, String> {
+/// Tells a dialect, and the session's id, by the header line.
+fn recognise(line: &[u8]) -> Result<(Rules, String), String> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Header {
@@ -212,8 +255,8 @@ fn recognise(line: &[u8]) -> Result<Rules, String> {
         #[serde(default)]
         delegation_depth: Option<u64>,
     }
-    if line.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
-        return Err("The file is compressed with zstd; verify what `zstd -d` makes of it.".into());
+    if let Some(why) = unreadable(line) {
+        return Err(format!("The file cannot be read: {why}."));
     }
     let header: Header =
         serde_json::from_slice(line).map_err(|error| format!("The first line is not a session's header: {error}."))?;
@@ -227,8 +270,8 @@ fn recognise(line: &[u8]) -> Result<Rules, String> {
         return Err(format!("The header's createdAt is {}, which is no time.", header.created_at));
     }
     match (header.version, header.dialect, header.delegation_depth) {
-        (FORMAT_VERSION, Some(Dialect::ClosedStep), _) => Ok(Rules::ClosedStep),
-        (0, None, Some(_)) => Ok(Rules::SameStep),
+        (FORMAT_VERSION, Some(Dialect::ClosedStep), _) => Ok((Rules::ClosedStep, header.id)),
+        (0, None, Some(_)) => Ok((Rules::SameStep, header.id)),
         (FORMAT_VERSION, None, _) => {
             Err(format!("A header of version {FORMAT_VERSION} names its dialect, \"closed-step\"."))
         }
@@ -240,7 +283,7 @@ fn recognise(line: &[u8]) -> Result<Rules, String> {
 }
 
 /// Parses `bytes`, whole lines, in threads, and hands each line with its offset to `each`, in order.
-fn read_lines(rules: Rules, bytes: &[u8], mut each: impl FnMut(usize, Result<Line, Violation>)) {
+fn read_lines<'a>(rules: Rules, bytes: &'a [u8], mut each: impl FnMut(usize, Result<Line<'a>, Violation>)) {
     let batches = batches(bytes);
     if batches.len() <= 1 {
         for (offset, parsed) in parse_batch(rules, bytes, 0) {
@@ -291,7 +334,7 @@ fn batches(bytes: &[u8]) -> Vec<(usize, usize)> {
     ranges
 }
 
-fn parse_batch(rules: Rules, bytes: &[u8], base: usize) -> Vec<(usize, Result<Line, Violation>)> {
+fn parse_batch(rules: Rules, bytes: &[u8], base: usize) -> Vec<(usize, Result<Line<'_>, Violation>)> {
     let mut lines = Vec::new();
     let mut offset = 0;
     for line in bytes.split_inclusive(|&byte| byte == b'\n') {

@@ -9,8 +9,8 @@ const CLOSED: &str = r#"{"type":"session","version":1,"id":"harbour","createdAt"
 {"type":"request/header","seq":3,"time":1790000100002,"data":{"header":{"config":{"provider":"port","model":"port-2"}},"reason":"initial"}}
 {"type":"assistant/chunk","seq":4,"time":1790000100050,"data":{"turn":1,"step":1,"chunk":{"type":"block-start","index":0,"blockType":"text"}}}
 {"type":"assistant/chunk","seq":5,"time":1790000100051,"data":{"turn":1,"step":1,"chunk":{"type":"text-delta","index":0,"text":"The ti"}}}
-{"type":"assistant/chunk","seq":6,"time":1790000100052,"data":{"turn":1,"step":1,"chunk":{"type":"finish","reason":{"kind":"error","failure":{"message":"the line went dead","code":"TRANSPORT"}}}}}
-{"type":"step/end","seq":7,"time":1790000100052,"data":{"turn":1,"step":1,"failure":{"message":"the line went dead","code":"TRANSPORT"}}}
+{"type":"assistant/chunk","seq":6,"time":1790000100052,"data":{"turn":1,"step":1,"chunk":{"type":"finish","reason":{"kind":"error","failure":{"message":"the line went dead","code":"TRANSPORT","status":503,"providerRetryAfterMs":350.5,"requestId":"q-7"}}}}}
+{"type":"step/end","seq":7,"time":1790000100052,"data":{"turn":1,"step":1,"failure":{"message":"the line went dead","code":"TRANSPORT","status":503,"providerRetryAfterMs":350.5,"requestId":"q-7"}}}
 {"type":"chain","seq":8,"time":1790000100053,"data":{"generation":1,"executors":[{"id":"llm-retry","name":"llm-retry","version":"0.1.0","digest":"aa"}]}}
 {"type":"executor/note","seq":9,"time":1790000100054,"data":{"id":"llm-retry","digest":"aa","kind":"scheduling","data":{"generation":1,"retryId":"r-1","retry":1}}}
 {"type":"llm/retry","seq":10,"time":1790000100054,"data":{"retryId":"r-1","turn":1,"step":1,"provider":"port","mode":"normal","policyKey":"k","retry":1,"maxRetries":2,"delayMs":400,"failure":{"message":"the line went dead","code":"TRANSPORT","status":503,"providerRetryAfterMs":350.5,"requestId":"q-7"}}}
@@ -22,7 +22,7 @@ const CLOSED: &str = r#"{"type":"session","version":1,"id":"harbour","createdAt"
 {"type":"step/start","seq":16,"time":1790000100456,"data":{"turn":2,"step":1}}
 {"type":"assistant/chunk","seq":17,"time":1790000100500,"data":{"turn":2,"step":1,"chunk":{"type":"text-delta","index":0,"text":"Ebb.\u2028"}}}
 {"type":"assistant/chunk","seq":18,"time":1790000100501,"data":{"turn":2,"step":1,"chunk":{"type":"finish","reason":{"kind":"stop"}}}}
-{"type":"assistant/message","seq":19,"time":1790000100502,"data":{"turn":2,"step":1,"message":{"role":"assistant","content":[{"type":"text","text":"Ebb."}],"source":{"kind":"model","provider":"port","model":"port-2"},"id":"m-2"}},"sourceEventSeqs":[17,18],"surfaceOp":"append"}
+{"type":"assistant/message","seq":19,"time":1790000100502,"data":{"turn":2,"step":1,"message":{"role":"assistant","content":[{"type":"text","text":"Ebb.\u2028"}],"source":{"kind":"model","provider":"port","model":"port-2"},"id":"m-2"}},"sourceEventSeqs":[17,18],"surfaceOp":"append"}
 {"type":"step/end","seq":20,"time":1790000100502,"data":{"turn":2,"step":1}}
 {"type":"turn/end","seq":21,"time":1790000100503,"data":{"turn":2,"reason":{"kind":"completed"}}}
 {"type":"weather/seen","seq":22,"time":1790000100600,"data":{"wind":4},"ignorable":true}
@@ -137,6 +137,9 @@ fn every_wrong_field_of_a_retry_is_found_in_both_dialects() {
         ("/data/failure/status", Some(json!(429.5)), "failure-status"),
         ("/data/failure/status", Some(json!(99)), "failure-status"),
         ("/data/failure/status", Some(json!(600)), "failure-status"),
+        ("/data/failure/status", Some(Value::Null), "failure-status"),
+        ("/data/failure/providerRetryAfterMs", Some(Value::Null), "failure-retry-after"),
+        ("/data/failure/requestId", Some(Value::Null), "failure-request-id"),
         ("/data/failure/providerRetryAfterMs", Some(json!("80")), "failure-retry-after"),
         ("/data/failure/providerRetryAfterMs", Some(json!(0)), "failure-retry-after"),
         ("/data/failure/requestId", Some(json!(5)), "failure-request-id"),
@@ -146,6 +149,7 @@ fn every_wrong_field_of_a_retry_is_found_in_both_dialects() {
         ("/data/retry", Some(json!(1.5)), "retry-number"),
         ("/data/maxRetries", Some(json!(0)), "max-retries"),
         ("/data/maxRetries", Some(json!(1.5)), "max-retries"),
+        ("/data/maxRetries", Some(json!(9_007_199_254_740_993_u64)), "max-retries"),
         ("/data/maxRetries", None, "max-retries"),
         ("/data/retry", Some(json!(4)), "max-retries"),
         ("/data/mode", Some(json!("always")), "max-retries"),
@@ -161,8 +165,9 @@ fn every_wrong_field_of_a_retry_is_found_in_both_dialects() {
     ];
     for sample in [CLOSED, SAME] {
         for (path, value, rule) in &cases {
+            // What follows a wrong record is judged as if it were the right one.
             let found = rules_of(&with_field(sample, "llm/retry", 0, path, value.clone()));
-            assert_eq!(found.first(), Some(rule), "{path} = {value:?}, all: {found:?}");
+            assert_eq!(found, [*rule], "{path} = {value:?}");
         }
     }
 }
@@ -183,10 +188,14 @@ fn every_wrong_field_of_a_start_is_found_in_both_dialects() {
     }
 }
 
-/// Takes the event at `index` away, or puts it somewhere else.
+/// Takes events away, adds some, or puts them somewhere else. The answer goes on citing those that it cited.
 fn edited(sample: &str, edit: impl FnOnce(&mut Vec<Value>)) -> Vec<&'static str> {
     let mut lines = lines(sample);
     edit(&mut lines);
+    let numbers: Vec<_> = lines.iter().skip(1).map(|line| line["seq"].clone()).collect();
+    for cited in lines.iter_mut().filter_map(|line| line["sourceEventSeqs"].as_array_mut()).flatten() {
+        *cited = json!(numbers.iter().position(|number| number == cited).unwrap());
+    }
     rules_of(&renumbered(lines))
 }
 
@@ -300,6 +309,252 @@ fn every_structural_rule_of_the_closed_step_dialect_is_hit() {
     }
 }
 
+const FAILED: &str = r#"{"message":"the line went dead","code":"TRANSPORT","status":503,"providerRetryAfterMs":350.5,"requestId":"q-7"}"#;
+
+/// [`CLOSED`] up to the `nth` event of `kind`, and an end of its first turn for this reason.
+fn ended(kind: &str, nth: usize, reason: Value) -> Vec<&'static str> {
+    edited(CLOSED, |lines| {
+        lines.truncate(at(lines, kind, nth) + 1);
+        lines.push(json!({"type":"turn/end","seq":0,"time":1,"data":{"turn":1,"reason":reason}}));
+    })
+}
+
+#[test]
+fn a_turn_ends_as_its_step_did() {
+    let failed = || serde_json::from_str::<Value>(FAILED).unwrap();
+    let error = |change: &dyn Fn(&mut Value)| {
+        let mut error = failed();
+        change(&mut error);
+        json!({"kind":"error","error":error})
+    };
+    let given_up = |change: &dyn Fn(&mut Value)| ended("step/end", 0, error(change));
+    let answered = |reason| rules_of(&with_field(CLOSED, "turn/end", 1, "/data/reason", Some(reason)));
+    for legal in [
+        given_up(&|_| {}),
+        ended("llm/retry", 0, error(&|_| {})),
+        ended("step/end", 0, json!({"kind":"retry"})),
+        ended("step/end", 0, json!({"kind":"aborted"})),
+        ended("llm/retry-started", 0, json!({"kind":"aborted"})),
+        ended("user/message", 0, json!({"kind":"interrupted"})),
+        answered(json!({"kind":"interrupted"})),
+    ] {
+        assert_eq!(legal, Vec::<&str>::new());
+    }
+    for (what, found, rule) in [
+        ("an answered step is repeated", answered(json!({"kind":"retry"})), "turn-reason"),
+        ("an answered step is given up", answered(json!({"kind":"error","error":failed()})), "turn-reason"),
+        ("an answered step is aborted", answered(json!({"kind":"aborted"})), "turn-reason"),
+        ("an answer was not cut", answered(json!({"kind":"max-tokens"})), "turn-reason"),
+        ("a failed step is completed", ended("step/end", 0, json!({"kind":"completed"})), "turn-reason"),
+        ("no step is completed", ended("user/message", 0, json!({"kind":"completed"})), "turn-reason"),
+        ("a wait has not ended", ended("llm/retry", 0, json!({"kind":"retry"})), "turn-reason"),
+        ("a wait moved and has not ended", ended("llm/retry-handover", 0, json!({"kind":"retry"})), "turn-reason"),
+        ("a retry has started", ended("llm/retry-started", 0, error(&|_| {})), "turn-reason"),
+        ("another error", given_up(&|error| error["code"] = json!("SERVER")), "turn-error"),
+        ("an error without words", given_up(&|error| error["message"] = json!("")), "failure-message"),
+        ("an error of no status", given_up(&|error| error["status"] = json!(42)), "failure-status"),
+        ("an error with a null", given_up(&|error| error["status"] = Value::Null), "failure-status"),
+        (
+            "nothing was said",
+            edited(CLOSED, |lines| {
+                lines.remove(at(lines, "assistant/message", 0));
+            }),
+            "turn-reason",
+        ),
+        (
+            "the answer was cut at the model's limit",
+            rules_of(&with_field(CLOSED, "assistant/chunk", 4, "/data/chunk/reason/kind", Some(json!("max-tokens")))),
+            "turn-reason",
+        ),
+    ] {
+        assert_eq!(found, [rule], "{what}");
+    }
+}
+
+#[test]
+fn a_budget_is_not_refilled_and_a_repeated_request_stays_the_same() {
+    let message_behind = |kind: &'static str| {
+        edited(CLOSED, |lines| {
+            let message = lines[at(lines, "user/message", 0)].clone();
+            lines.insert(at(lines, kind, 0) + 1, message);
+        })
+    };
+    let again = edited(CLOSED, |lines| {
+        let mut record = lines[at(lines, "llm/retry", 0)].clone();
+        record["data"]["retryId"] = json!("r-2");
+        lines.insert(at(lines, "llm/retry-handover", 0) + 1, record);
+        let started = at(lines, "llm/retry-started", 0);
+        lines[started]["data"]["retryId"] = json!("r-2");
+    });
+    let from = |id: &str, digest: &str| {
+        edited(CLOSED, |lines| {
+            lines.remove(at(lines, "executor/note", 0));
+            let handover = at(lines, "llm/retry-handover", 0);
+            lines[handover]["data"]["from"] = json!({"id":id,"digest":digest});
+        })
+    };
+    // An executor that does not know of pending waits makes its turn wait anew, and breaks nothing.
+    assert_eq!(again, Vec::<&str>::new());
+    assert_eq!(from("llm-retry", "aa"), Vec::<&str>::new());
+    for (what, found, rule) in [
+        (
+            "a turn neither repeats nor has a prompt",
+            rules_of(&with_field(CLOSED, "turn/start", 1, "/data/retryOf", None)),
+            "no-prompt",
+        ),
+        ("a prompt behind the failed step", message_behind("step/end"), "prompt-place"),
+        ("a prompt behind the record", message_behind("llm/retry"), "prompt-place"),
+        (
+            "a prompt without an id",
+            rules_of(&with_field(CLOSED, "user/message", 0, "/data/id", Some(json!("")))),
+            "message-id",
+        ),
+        ("a handover from an executor that was never met", from("zzz", "yy"), "handover-from"),
+        ("a handover from another component", from("llm-retry", "bb"), "handover-from"),
+        (
+            "a handover from somebody whom only a note knows",
+            rules_of(&CLOSED.replace("\"id\":\"llm-retry\",\"digest\":\"aa\"", "\"id\":\"ghost\",\"digest\":\"aa\"")),
+            "handover-from",
+        ),
+        (
+            "a header behind a chunk",
+            edited(CLOSED, |lines| {
+                let header = at(lines, "request/header", 0);
+                lines.swap(header, header + 1);
+            }),
+            "header-place",
+        ),
+    ] {
+        assert_eq!(found, [rule], "{what}");
+    }
+}
+
+#[test]
+fn a_failure_is_the_same_wherever_it_stands() {
+    let field =
+        |kind: &str, nth: usize, path: &str, value: Value| rules_of(&with_field(CLOSED, kind, nth, path, Some(value)));
+    let finish = |key: &str, value: Value| field("assistant/chunk", 2, &format!("/data/chunk/reason/{key}"), value);
+    // The host may take a hint away that it will not follow, and adds to the evidence.
+    let stripped = CLOSED.replace(r#","requestId":"q-7"}}}}}"#, r#","requestId":"q-7","evidence":{"row":"x"}}}}}}"#);
+    let (finish_line, rest) = stripped.split_once("\n{\"type\":\"step/end\"").unwrap();
+    let stripped =
+        format!("{finish_line}\n{{\"type\":\"step/end\"{}", rest.replace(r#""providerRetryAfterMs":350.5,"#, ""));
+    assert_eq!(rules_of(&stripped), Vec::<&str>::new());
+    for (what, found, rule) in [
+        ("the record has another", field("llm/retry", 0, "/data/failure/message", json!("x")), "retry-failure"),
+        ("the finish has another", finish("failure/message", json!("x")), "step-failure"),
+        ("the finish has none", finish("kind", json!("stop")), "step-failure"),
+        ("the finish has a null", finish("failure", Value::Null), "failure"),
+        ("the finish has no words", finish("failure/message", json!("")), "failure-message"),
+        ("the step has a null", field("step/end", 0, "/data/failure/requestId", Value::Null), "failure-request-id"),
+    ] {
+        assert!(found.contains(&rule), "{what}: {found:?}");
+    }
+}
+
+#[test]
+fn an_answer_is_what_its_chunks_say() {
+    let field = |path: &str, value: Value| rules_of(&with_field(CLOSED, "assistant/message", 0, path, Some(value)));
+    let cites = |seqs: Value| field("/sourceEventSeqs", seqs);
+    for (what, found, rule) in [
+        ("cites nothing", rules_of(&with_field(CLOSED, "assistant/message", 0, "/sourceEventSeqs", None)), "citation"),
+        ("cites an empty list", cites(json!([])), "citation"),
+        ("cites some", cites(json!([17])), "citation"),
+        ("cites one twice", cites(json!([17, 17])), "citation"),
+        ("cites one twice, and all", cites(json!([17, 18, 18])), "citation"),
+        ("cites out of order", cites(json!([18, 17])), "citation"),
+        ("other words", field("/data/message/content/0/text", json!("Flow.")), "answer-content"),
+        ("no words", field("/data/message/content", json!([])), "answer-content"),
+        ("another provider", field("/data/message/source/provider", json!("p")), "answer-source"),
+        ("another model", field("/data/message/source/model", json!("m")), "answer-source"),
+        ("another usage", field("/data/usage", json!({"inputTokens":1,"outputTokens":1})), "answer-usage"),
+        ("interrupted, and whole", field("/data/interrupted", json!(true)), "answer-finish"),
+    ] {
+        assert_eq!(found.first(), Some(&rule), "{what}: {found:?}");
+    }
+    let unfinished = |message: &dyn Fn(&mut Value)| {
+        edited(CLOSED, |lines| {
+            lines.remove(at(lines, "assistant/chunk", 4));
+            let answer = at(lines, "assistant/message", 0);
+            lines[answer]["sourceEventSeqs"] = json!([17]);
+            message(&mut lines[answer]);
+        })
+    };
+    assert_eq!(unfinished(&|_| {}), ["answer-finish"]);
+    // The visible beginning of an answer that was cancelled; such a turn does not complete.
+    assert_eq!(unfinished(&|message| message["data"]["interrupted"] = json!(true)), ["turn-reason"]);
+}
+
+#[test]
+fn a_whole_number_may_be_written_with_a_point_in_both_dialects() {
+    for sample in [CLOSED, SAME] {
+        for (path, value) in [("/data/maxRetries", 3.0), ("/data/retry", 1.0), ("/data/failure/status", 503.0)] {
+            let found = rules_of(&with_field(sample, "llm/retry", 0, path, Some(json!(value))));
+            assert_eq!(found, Vec::<&str>::new(), "{path}");
+        }
+    }
+}
+
+#[test]
+fn an_event_has_a_type_and_what_stands_in_a_file_cannot_act_on_a_terminal() {
+    for sample in [CLOSED, SAME] {
+        let mut named = lines(sample);
+        named.insert(2, json!({"type":"","seq":0,"time":1,"data":{},"ignorable":true}));
+        assert!(rules_of(&text(&named)).contains(&"type"));
+        named[2]["type"] = json!("a\u{1b}[2Jb\u{202e}c");
+        named[2]["ignorable"] = json!(false);
+        let report = verify_bytes("dir\u{7}/s", text(&named).as_bytes());
+        let found = report.findings.iter().find(|finding| finding.rule == "unknown-type").unwrap();
+        assert!(found.message.contains("a\\u{1b}[2Jb\\u{202e}c"), "{}", found.message);
+        assert!(!report.to_string().contains(|c: char| c.is_control() && c != '\n'), "{report}");
+    }
+}
+
+#[test]
+fn numbers_as_large_as_there_are_break_rules_and_nothing_else() {
+    let most = json!(u64::MAX);
+    for sample in [CLOSED, SAME] {
+        for line in 2..lines(sample).len() {
+            for path in ["/seq", "/data/turn", "/data/step", "/data/retry", "/data/retryOf", "/data/maxRetries"] {
+                let mut changed = lines(sample);
+                let Some(value) = changed[line].pointer_mut(path) else { continue };
+                *value = most.clone();
+                assert!(!verify(&text(&changed)).is_good(), "line {line}, {path}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_session_is_kept_under_its_own_name() {
+    assert_eq!(verify_session("x", "harbour", CLOSED.as_bytes()).findings, []);
+    let found = verify_session("x", "lagoon", CLOSED.as_bytes()).findings;
+    assert_eq!((found.len(), found[0].line, found[0].rule), (1, 1, "header-id"));
+    assert!(found[0].message.contains("\"harbour\"") && found[0].message.contains("\"lagoon\""));
+    // The other system names its files by its own rules.
+    assert_eq!(verify_session("x", "session", SAME.as_bytes()).findings, []);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("lagoon.jsonl");
+    std::fs::write(&path, CLOSED).unwrap();
+    assert_eq!(verify_file(&path).unwrap().findings[0].rule, "header-id");
+    std::fs::write(&path, [0x28, 0xb5, 0x2f, 0xfd, b'\n']).unwrap();
+    assert!(verify_file(&path).unwrap_err().to_string().contains("could not be read: it is compressed with zstd"));
+}
+
+#[test]
+fn a_report_is_told_as_data_too() {
+    let bad = CLOSED.replacen("\"delayMs\":400", "\"delayMs\":-4", 1);
+    let report = serde_json::to_value(verify(&bad[..bad.len() - 10])).unwrap();
+    let keys: Vec<_> = report.as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(keys.len(), 6, "{keys:?}");
+    assert_eq!((&report["name"], &report["dialect"]), (&json!("sample"), &json!("closed-step")));
+    assert_eq!((&report["events"], &report["turns"]), (&json!(24), &json!(3)));
+    assert_eq!((&report["findings"][0]["line"], &report["findings"][0]["rule"]), (&json!(12), &json!("delay")));
+    assert!(report["findings"][0]["offset"].is_u64() && report["findings"][0]["message"].is_string());
+    assert_eq!(report["torn"]["rule"], "torn-tail");
+    assert_eq!(serde_json::to_value(verify(SAME)).unwrap()["torn"], Value::Null);
+}
+
 /// IN29 to IN36.
 #[test]
 fn every_structural_rule_of_the_same_step_dialect_is_hit() {
@@ -320,6 +575,19 @@ fn every_structural_rule_of_the_same_step_dialect_is_hit() {
         let mut all = plain();
         edit(&mut all);
         rules_of(&renumbered(all))
+    };
+    let field =
+        |kind: &str, nth: usize, path: &str, value: Option<Value>| rules_of(&with_field(SAME, kind, nth, path, value));
+    let without = |kind: &'static str| {
+        changed(&|all| {
+            all.remove(at(all, kind, 0));
+        })
+    };
+    let copied = |kind: &'static str, behind: &'static str| {
+        changed(&|all| {
+            let copy = all[at(all, kind, 0)].clone();
+            all.insert(at(all, behind, 0) + 1, copy);
+        })
     };
     let table: Vec<(&str, Vec<&'static str>, &str)> = vec![
         (
@@ -393,19 +661,195 @@ fn every_structural_rule_of_the_same_step_dialect_is_hit() {
             rules_of(&with_field(SAME, "text-chunks", 0, "/data/texts", Some(json!(["a", "b"])))),
             "seq",
         ),
+        (
+            "a packed line with a time too few",
+            rules_of(&with_field(SAME, "text-chunks", 0, "/data/dt", Some(json!([0, 1])))),
+            "shape",
+        ),
+        (
+            "an answer behind its turn",
+            changed(&|all| {
+                let answer = all.remove(at(all, "assistant/message", 0));
+                all.insert(at(all, "turn/end", 0) + 1, answer);
+            }),
+            "turn-closed",
+        ),
+        ("a chunk of another step", field("assistant/chunk", 1, "/data/step", Some(json!(2))), "step-number"),
+        ("a chunk of another turn", field("assistant/chunk", 1, "/data/turn", Some(json!(2))), "turn-number"),
+        ("a packed line of another step", field("text-chunks", 0, "/data/step", Some(json!(2))), "step-number"),
+        ("a chunk behind its turn", copied("assistant/chunk", "turn/end"), "turn-closed"),
+        ("an end of another turn", field("turn/end", 0, "/data/turn", Some(json!(2))), "turn-number"),
+        ("an end of another step", field("step/end", 0, "/data/step", Some(json!(2))), "step-number"),
+        ("a step without an end", without("step/end"), "step-open"),
+        (
+            "a step's end behind its turn's",
+            changed(&|all| {
+                let end = all.remove(at(all, "step/end", 0));
+                all.insert(at(all, "turn/end", 0) + 1, end);
+            }),
+            "step-open",
+        ),
+        ("a step out of order", field("step/start", 0, "/data/step", Some(json!(2))), "step-number"),
+        ("a step that starts twice", copied("step/start", "step/start"), "step-open"),
+        ("a turn that starts twice", copied("turn/start", "turn/start"), "turn-open"),
+        ("a turn that ends twice", copied("turn/end", "turn/end"), "turn-closed"),
+        ("a turn that comes again", field("turn/start", 1, "/data/turn", Some(json!(1))), "turn-number"),
+        ("an end without a reason", field("turn/end", 0, "/data/reason", None), "turn-reason"),
+        ("an end for no known reason", field("turn/end", 0, "/data/reason/kind", Some(json!("zzz"))), "turn-reason"),
+        ("an error without a failure", field("turn/end", 0, "/data/reason", Some(json!({"kind": "error"}))), "failure"),
+        ("a prompt that is not surface", field("user/message", 0, "/surfaceOp", None), "surface-op"),
+        ("an answer that is not surface", field("assistant/message", 0, "/surfaceOp", None), "surface-op"),
+        ("a surface operation of no kind", field("user/message", 0, "/surfaceOp", Some(json!("cut"))), "surface-op"),
+        ("a prompt of nothing", field("user/message", 0, "/data", Some(Value::Null)), "shape"),
+        ("an answer of nothing", field("assistant/message", 0, "/data/message", Some(Value::Null)), "shape"),
+        (
+            "a finish without its failure",
+            field("assistant/chunk", 0, "/data/chunk/reason/failure", Some(Value::Null)),
+            "failure",
+        ),
+        ("a finish of no kind", field("assistant/chunk", 0, "/data/chunk/reason/kind", Some(json!("zzz"))), "shape"),
+        (
+            "a required type that nobody knows",
+            changed(&|all| {
+                let index = at(all, "session/title", 0);
+                all[index]["type"] = json!("session/colour");
+            }),
+            "unknown-type",
+        ),
     ];
     for (what, found, rule) in table {
         assert!(found.contains(&rule), "{what}: expected {rule}, found {found:?}");
     }
 }
 
-/// IN34: that system's rule looks at the newest boundary alone.
+/// IN34: a history may have been taken over with its earlier turns in pieces.
 #[test]
-fn an_older_turn_without_an_end_is_no_offence_in_the_same_step_dialect() {
+fn an_older_turn_in_pieces_is_no_offence_in_the_same_step_dialect() {
     let mut all = lines(SAME);
     let end = at(&all, "turn/end", 0);
     all[end] = json!({"type":"session/end-seed","seq":22,"time":1,"data":{}});
     assert_eq!(rules_of(&text(&all)), Vec::<&str>::new());
+    let second = |before: Vec<Value>| {
+        let mut all = lines(SAME);
+        let header = all[at(&all, "request/header", 0)].clone();
+        let rest = all.split_off(at(&all, "turn/start", 1));
+        all.truncate(1);
+        all.extend(before);
+        all.push(rest[0].clone());
+        all.push(rest[1].clone());
+        all.push(header);
+        all.extend_from_slice(&rest[2..]);
+        rules_of(&renumbered(all))
+    };
+    let message = lines(SAME)[4].clone();
+    let end = |reason: Value| json!({"type":"turn/end","seq":0,"time":1,"data":{"turn":1,"reason":reason}});
+    assert_eq!(message["type"], "user/message");
+    for before in [
+        vec![message.clone()],
+        vec![end(json!({"kind":"completed"})), message],
+        vec![end(json!({"kind":"error","error":{"message":"m","code":"RATE_LIMIT"}}))],
+    ] {
+        assert_eq!(second(before.clone()), Vec::<&str>::new(), "{before:?}");
+    }
+}
+
+/// What the reference system may write: the variants of `dsh-behaviour.md` 3.5, 3.6 and 6.2.
+#[test]
+fn every_way_in_which_a_same_step_session_may_go_is_good() {
+    let event = |kind: &str, data: Value| json!({"type":kind,"seq":0,"time":1,"data":data});
+    let step_end = || event("step/end", json!({"turn":1,"step":1}));
+    let turn_end = |reason: Value| event("turn/end", json!({"turn":1,"reason":reason}));
+    let failure = || json!({"message":"too busy","code":"SERVER"});
+    let header = |provider: &str| {
+        event("request/header", json!({"header":{"config":{"provider":provider,"model":"m"}},"reason":"change"}))
+    };
+    // Without its packed line, and without its second turn.
+    let first_turn = || {
+        let mut all = lines(SAME);
+        all.truncate(at(&all, "turn/end", 0) + 1);
+        all.remove(at(&all, "text-chunks", 0));
+        let answer = at(&all, "assistant/message", 0);
+        all[answer]["sourceEventSeqs"] = json!([15, 16]);
+        all
+    };
+    let up_to = |kind: &str, nth: usize, more: Vec<Value>| {
+        let mut all = first_turn();
+        all.truncate(at(&all, kind, nth) + 1);
+        all.extend(more);
+        all
+    };
+    let delegated = || {
+        let mut all = first_turn();
+        all.retain(|line| !line["type"].as_str().unwrap().starts_with("llm/"));
+        let answer = at(&all, "assistant/message", 0);
+        all[answer]["sourceEventSeqs"] = json!([9, 10]);
+        all
+    };
+    let interleaved = || {
+        let mut all = first_turn();
+        let index = at(&all, "llm/retry", 1);
+        let (mut record, mut started) = (all[at(&all, "llm/retry", 0)].clone(), all[index - 2].clone());
+        record["data"]["provider"] = json!("meadow");
+        record["data"]["retryId"] = json!("m-1");
+        started["data"]["retryId"] = json!("m-1");
+        let finish = all[index - 1].clone();
+        all.splice(index..index, [header("meadow"), record, started, finish, header("grove")]);
+        let answer = at(&all, "assistant/message", 0);
+        all[answer]["sourceEventSeqs"] = json!([20, 21]);
+        all
+    };
+    let newer = || {
+        let mut all = first_turn();
+        all.retain(|line| line["type"] != "assistant/chunk");
+        let attempt = event("assistant/attempt", json!({"turn":1,"step":1,"stream":[]}));
+        all.insert(at(&all, "llm/retry", 0), attempt);
+        let mut system = event("system/message", json!({"turn":1,"step":1,"message":{}}));
+        system["surfaceOp"] = json!("append");
+        all.insert(at(&all, "user/message", 0), system);
+        let answer = at(&all, "assistant/message", 0);
+        all[answer].as_object_mut().unwrap().remove("sourceEventSeqs");
+        all[answer]["data"]["stream"] = json!([]);
+        let end = at(&all, "turn/end", 0);
+        all[end]["data"]["reason"] = json!({"kind":"forked"});
+        all.insert(end, event("image/offload", json!({})));
+        all
+    };
+    let compacted = || {
+        let mut all = first_turn();
+        let mut summary = all[at(&all, "user/message", 0)].clone();
+        summary["surfaceOp"] = json!({"op":"replace","startSeq":3,"endSeq":3});
+        summary["sourceEventSeqs"] = json!([3]);
+        all.push(event("compaction/start", json!({"compactionId":"c"})));
+        all.push(summary);
+        all
+    };
+    let closed_by_repair = up_to("llm/retry-started", 0, {
+        let mut result = event("tool/result", json!({"turn":1,"step":1,"message":{}}));
+        result["surfaceOp"] = json!("append");
+        vec![result, step_end(), turn_end(json!({"kind":"interrupted"}))]
+    });
+    for (what, all) in [
+        (
+            "exhausted",
+            up_to("assistant/chunk", 1, vec![step_end(), turn_end(json!({"kind":"error","error":failure()}))]),
+        ),
+        (
+            "cancelled in backoff",
+            up_to("llm/retry", 1, vec![step_end(), turn_end(json!({"kind":"aborted","reason":{"kind":"user"}}))]),
+        ),
+        (
+            "executor unloaded",
+            up_to("llm/retry", 1, vec![step_end(), turn_end(json!({"kind":"error","error":failure()}))]),
+        ),
+        ("no step at all", up_to("turn/start", 0, vec![turn_end(json!({"kind":"blocked"}))])),
+        ("delegated", delegated()),
+        ("interleaved providers", interleaved()),
+        ("the newer line", newer()),
+        ("compacted", compacted()),
+        ("closed by a repair", closed_by_repair),
+    ] {
+        assert_eq!(verify(&renumbered(all)).findings, [], "{what}");
+    }
 }
 
 #[test]
