@@ -38,6 +38,16 @@ impl Attempt {
             let behind = self.chunks.partition_point(|(from, _)| *from <= seq);
             behind.checked_sub(1).is_some_and(|at| seq < self.chunks[at].1)
         };
+        if let Some(pair) = seqs.unwrap_or_default().windows(2).find(|pair| pair[0] >= pair[1]) {
+            broken.push(Violation {
+                rule: "citation",
+                message: format!(
+                    "The assistant/message cites event {} behind event {}, but it cites each chunk once and in order.",
+                    pair[1], pair[0]
+                ),
+            });
+            return;
+        }
         if let Some(seq) = seqs.unwrap_or_default().iter().find(|seq| !is_chunk(**seq)) {
             broken.push(Violation {
                 rule: "citation",

@@ -138,6 +138,10 @@ struct Packed {
     args: Vec<IgnoredAny>,
 }
 
+/// What a stream is made of, in both dialects.
+const CHUNK_TYPES: [&str; 7] =
+    ["block-start", "text-delta", "reasoning-delta", "tool-call-delta", "block-end", "usage", "finish"];
+
 fn broken(rule: &'static str, message: String) -> Violation {
     Violation { rule, message }
 }
@@ -224,7 +228,8 @@ fn packed(envelope: Envelope<'_>) -> Result<Line<'_>, Violation> {
     if pieces.is_empty() {
         return Err(broken("shape", format!("The packed line {kind} holds no pieces.")));
     }
-    let flaw = (data.dt.len() != pieces.len()).then(|| {
+    // A time for each piece, or for each behind the first, whose own is time0.
+    let flaw = (![pieces.len(), pieces.len() - 1].contains(&data.dt.len())).then(|| {
         let (times, pieces) = (data.dt.len(), pieces.len());
         broken("shape", format!("The packed line {kind} has {times} times in dt for {pieces} pieces in {name}."))
     });
@@ -270,7 +275,13 @@ fn same_step<'a>(kind: &str, envelope: &Envelope<'a>) -> Result<(Fact<'a>, Optio
         "assistant/chunk" => {
             let Piece { turn, step, chunk } = read(kind, data)?;
             let finish = chunk.r#type == "finish";
-            let flaw = if finish { fields::finish_reason(&read(kind, data)?).err() } else { None };
+            let flaw = if finish {
+                fields::finish_reason(&read(kind, data)?).err()
+            } else if !CHUNK_TYPES.contains(&chunk.r#type.as_ref()) {
+                Some(broken("chunk-type", format!("A chunk's type is one of {CHUNK_TYPES:?}, not {:?}.", chunk.r#type)))
+            } else {
+                None
+            };
             Ok((Fact::Chunk { turn, step, finish }, flaw))
         }
         "turn/start" => sound(Fact::TurnStart(read::<TurnOnly>(kind, data)?.turn)),

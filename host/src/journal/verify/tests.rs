@@ -662,9 +662,19 @@ fn every_structural_rule_of_the_same_step_dialect_is_hit() {
             "seq",
         ),
         (
-            "a packed line with a time too few",
-            rules_of(&with_field(SAME, "text-chunks", 0, "/data/dt", Some(json!([0, 1])))),
+            "a packed line with times too few",
+            rules_of(&with_field(SAME, "text-chunks", 0, "/data/dt", Some(json!([0])))),
             "shape",
+        ),
+        (
+            "a chunk of a kind that no stream has",
+            rules_of(&with_field(SAME, "assistant/chunk", 0, "/data/chunk/type", Some(json!("paragraph")))),
+            "chunk-type",
+        ),
+        (
+            "an answer that cites a chunk twice",
+            rules_of(&with_field(SAME, "assistant/message", 0, "/sourceEventSeqs", Some(json!([18, 18])))),
+            "citation",
         ),
         (
             "an answer behind its turn",
