@@ -12,7 +12,7 @@ mod router;
 mod session;
 
 pub use answer::text_of;
-pub use outcome::{Advice, Cause, Tried, TurnOutcome};
+pub use outcome::{Advice, Asked, Cause, Tried, TurnOutcome, wait_words};
 pub use router::{Attempt, Router, SessionModel, Target};
 pub use session::{Session, SessionError};
 

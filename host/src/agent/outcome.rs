@@ -147,7 +147,7 @@ impl fmt::Display for Tried {
         match self.asked {
             Some(Asked::NotToRetry) => f.write_str("The provider asked not to retry it. ")?,
             Some(Asked::ToWait(ms)) => {
-                write!(f, "The provider asked to wait {}, longer than the policy's longest delay. ", wait(ms))?;
+                write!(f, "The provider asked to wait {}, longer than the policy's longest delay. ", wait_words(ms))?;
             }
             None => {}
         }
@@ -168,9 +168,10 @@ impl Asked {
     }
 }
 
-/// `45 s`, `20 min`, `3 h`.
-fn wait(ms: f64) -> String {
+/// A wait as people say it: `250 ms`, `45 s`, `20 min`, `3 h`.
+pub fn wait_words(ms: f64) -> String {
     match ms / 1_000.0 {
+        seconds if seconds < 1.0 => format!("{ms:.0} ms"),
         seconds if seconds < 120.0 => format!("{seconds:.0} s"),
         seconds if seconds < 7_200.0 => format!("{:.0} min", seconds / 60.0),
         seconds => format!("{:.0} h", seconds / 3_600.0),

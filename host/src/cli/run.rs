@@ -3,7 +3,7 @@
 use super::{
     Exit, Global, runtime,
     stdout::print_line,
-    terminal::{WaitLine, observe, spawn_reload_lines},
+    terminal::{WaitLine, facts, observe, spawn_reload_lines},
 };
 use crate::{
     agent::{Session, Target, Tried, TurnOutcome},
@@ -417,7 +417,7 @@ impl Printer {
                 Last { status: Some(Exit::Completed), ..last }
             }
             Ok(TurnOutcome::Failed { failure, tried }) => {
-                eprintln!("error: {tried}");
+                eprintln!("error: {tried}\n  {}", facts(&failure, tried.requests));
                 Last {
                     status: Some(Exit::Failed),
                     error: Some(tried.to_string()),

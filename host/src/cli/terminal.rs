@@ -1,11 +1,13 @@
 //! What a person sees on stderr while a turn runs: the live wait line on a terminal, plain lines elsewhere.
 
 use crate::{
+    agent::wait_words,
     env::{Clock, SystemClock},
     journal::{
         Body, Event, Journal, Observer,
         projection::{RetryRow, RetryView},
     },
+    llm::{Failure, HintUse},
     profile::{Host, Reload},
 };
 use console::Term;
@@ -198,10 +200,41 @@ fn describe(label: &str, row: &RetryRow, remaining_ms: f64) -> String {
         let generation = row.generation.map_or_else(String::new, |generation| format!(" g{generation}"));
         text.push_str(&format!(" · {} {}{generation}", by.id, by.digest.get(..8).unwrap_or(&by.digest)));
     }
+    if let Some(asked) = asked(&row.failure) {
+        text.push_str(&format!(" · {asked}"));
+    }
     if let Some(why) = row.failure.impossible() {
         text.push_str(&format!(" · it cannot succeed as it is: {why}"));
     }
     text
+}
+
+/// What the provider asked for, and what becomes of it: `the provider asked for 2 s`.
+fn asked(failure: &Failure) -> Option<String> {
+    let hint = failure.evidence.as_ref()?.hint.as_ref()?;
+    let why = hint.why.as_deref().unwrap_or("no reason is given");
+    Some(match (hint.ms, hint.r#use) {
+        (Some(ms), Some(HintUse::Adopted)) => format!("the provider asked for {}", wait_words(ms)),
+        (Some(ms), Some(HintUse::OverCap)) => {
+            format!("the provider asked for {}, beyond the longest delay", wait_words(ms))
+        }
+        (Some(ms), _) => format!("the provider asked for {}, which is ignored: {why}", wait_words(ms)),
+        (None, _) => format!("the provider's {} of {:?} is ignored: {why}", hint.source, hint.raw),
+    })
+}
+
+/// The facts behind a final failure, on one line: `RATE_LIMIT 429 · row status/429 · not retried`.
+pub(super) fn facts(failure: &Failure, requests: u64) -> String {
+    let mut parts = vec![failure.code.to_string()];
+    if let Some(status) = failure.status {
+        parts[0].push_str(&format!(" {status}"));
+    }
+    let evidence = failure.evidence.as_deref();
+    parts.extend(evidence.and_then(|evidence| evidence.row.as_ref()).map(|row| format!("row {row}")));
+    parts.extend(evidence.and_then(|evidence| evidence.phase.as_ref()).map(|phase| format!("phase {phase}")));
+    parts.extend(asked(failure));
+    parts.push(if requests > 1 { format!("given up after {requests} requests") } else { "not retried".into() });
+    parts.join(" · ")
 }
 
 /// Tells people what became of each change of a running host's files, until the watch ends.
@@ -254,7 +287,7 @@ mod tests {
     use super::*;
     use crate::{
         journal::{event::ExecutorRef, projection::RetryOutcome},
-        llm::{Failure, FailureCode},
+        llm::{Evidence, FailureCode, Hint},
     };
 
     fn row(limit: Option<u64>) -> RetryRow {
@@ -282,10 +315,35 @@ mod tests {
         );
     }
 
+    fn hinted(ms: Option<f64>, r#use: HintUse) -> Failure {
+        let why = (r#use == HintUse::Ignored).then(|| "it is not above zero".to_owned());
+        let hint = Hint { source: "retry-after".into(), raw: "0".into(), ms, r#use: Some(r#use), why };
+        let evidence = Evidence { hint: Some(hint), row: Some("status/429".into()), ..Evidence::default() };
+        Failure {
+            status: Some(429),
+            evidence: Some(Box::new(evidence)),
+            ..Failure::new(FailureCode::RateLimit, "slow down")
+        }
+    }
+
+    #[test]
+    fn a_wait_and_a_final_failure_say_what_became_of_a_hint() {
+        let row = RetryRow { failure: hinted(Some(2_000.0), HintUse::Adopted), ..row(Some(5)) };
+        let text = describe("Retrying model request", &row, 2_000.0);
+        assert!(text.ends_with("· RATE_LIMIT 429 · the provider asked for 2 s"), "{text}");
+        assert_eq!(
+            facts(&hinted(Some(3_600_000.0), HintUse::OverCap), 1),
+            "RATE_LIMIT 429 · row status/429 · the provider asked for 60 min, beyond the longest delay · not retried"
+        );
+        let text = facts(&hinted(None, HintUse::Ignored), 6);
+        assert!(text.contains("the provider's retry-after of \"0\" is ignored: it is not above zero"), "{text}");
+        assert!(text.ends_with(" · given up after 6 requests"), "{text}");
+    }
+
     #[test]
     fn a_wait_for_a_request_that_cannot_succeed_says_so() {
         let mut row = row(None);
-        let evidence = crate::llm::Evidence { impossible: Some("too large".into()), ..Default::default() };
+        let evidence = Evidence { impossible: Some("too large".into()), ..Default::default() };
         row.failure.evidence = Some(Box::new(evidence));
         let text = describe("Retrying model request", &row, 0.0);
         assert!(text.ends_with(" · it cannot succeed as it is: too large"), "{text}");

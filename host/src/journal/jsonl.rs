@@ -112,7 +112,7 @@ pub struct JsonlLog {
     id: String,
     /// Absent until the first append.
     file: Option<Arc<File>>,
-    /// The length that the file has unless something else writes it; 0 until its header is written.
+    /// The length that the file has unless something else writes it.
     len: u64,
     sync: Arc<SharedSync>,
     /// The directory's entry of the file is new, and survives a crash only when the directory is flushed too.
@@ -180,22 +180,39 @@ impl JsonlLog {
         &self.path
     }
 
-    fn create_file(&mut self) -> Result<Arc<File>, StoreError> {
-        let file = open_options().create_new(true).open(&self.path).map_err(|error| open_error(&self.path, error))?;
+    /// Begins the file with its header and its first event. Both are there before the file has its name, so that a
+    /// crash leaves a session or none.
+    fn begin(&mut self, first: &Event) -> Result<(), StoreError> {
+        let mut bytes = self.encode(&FileHeader::new(&self.id, first.time))?;
+        bytes.extend(self.encode(first)?);
+        let unnamed = self.path.with_extension("jsonl.new");
+        // What a crash left of an earlier beginning; nobody else has the lease.
+        let _ = std::fs::remove_file(&unnamed);
+        let opened = open_options().create_new(true).open(&unnamed);
+        let mut file = opened.map_err(|error| open_error(&self.path, error))?;
         lock(&self.path, &file)?;
-        let file = Arc::new(file);
-        self.file = Some(file.clone());
+        let named = file.write_all(&bytes).and_then(|()| name_file(&unnamed, &self.path));
+        let _ = std::fs::remove_file(&unnamed);
+        named.map_err(io_error(&self.path, "written"))?;
+        self.file = Some(Arc::new(file));
         self.entry_is_new = true;
-        Ok(file)
+        self.len = bytes.len() as u64;
+        self.sync.wrote();
+        Ok(())
     }
 
-    fn write_line(&mut self, mut file: &File, value: &impl Serialize) -> Result<(), StoreError> {
+    fn encode(&self, value: &impl Serialize) -> Result<Vec<u8>, StoreError> {
         let mut line = serde_json::to_vec(value).map_err(|error| StoreError::Io {
             path: self.path.display().to_string(),
             action: "encoded",
             source: error.into(),
         })?;
         line.push(b'\n');
+        Ok(line)
+    }
+
+    fn write_line(&mut self, mut file: &File, event: &Event) -> Result<(), StoreError> {
+        let line = self.encode(event)?;
         self.check_tail(file)?;
         if let Err(write) = file.write_all(&line) {
             let path = self.path.display().to_string();
@@ -233,6 +250,15 @@ fn open_options() -> OpenOptions {
     options
 }
 
+/// Gives a file its name, unless there is one of that name.
+fn name_file(unnamed: &Path, name: &Path) -> io::Result<()> {
+    match std::fs::hard_link(unnamed, name) {
+        // Not every file system has links.
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => std::fs::rename(unnamed, name),
+        linked => linked,
+    }
+}
+
 fn open_error(path: &Path, error: io::Error) -> StoreError {
     if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) {
         StoreError::NotAFile { path: path.display().to_string() }
@@ -264,14 +290,10 @@ impl Drop for JsonlLog {
 
 impl Log for JsonlLog {
     fn write(&mut self, event: &Event) -> Result<(), StoreError> {
-        let file = match &self.file {
-            Some(file) => file.clone(),
-            None => self.create_file()?,
-        };
-        if self.len == 0 {
-            self.write_line(&file, &FileHeader::new(&self.id, event.time))?;
+        match self.file.clone() {
+            Some(file) => self.write_line(&file, event),
+            None => self.begin(event),
         }
-        self.write_line(&file, event)
     }
 
     fn durable(&mut self) -> BoxFuture<'static, Result<(), StoreError>> {
@@ -318,6 +340,24 @@ mod tests {
         write_session(dir.path(), turn(1));
         let mode = std::fs::metadata(path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_session_is_there_with_its_first_event_or_not_at_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let begun = dir.path().join("s.jsonl.new");
+        // What a crash leaves that comes before the file has its name.
+        std::fs::write(&begun, "{\"type\":\"ses").unwrap();
+        assert_eq!(JsonlStore::new(dir.path()).list().unwrap(), []);
+        let events = write_session(dir.path(), turn(1));
+        assert_eq!(read(&dir.path().join("s.jsonl")).unwrap().events, events);
+        assert!(!begun.exists());
+        // Somebody else's file of that name is not written over.
+        let mut log = JsonlLog::create(dir.path(), "t").unwrap();
+        std::fs::write(dir.path().join("t.jsonl"), "mine").unwrap();
+        assert!(log.write(&events[0]).is_err());
+        assert_eq!(std::fs::read_to_string(dir.path().join("t.jsonl")).unwrap(), "mine");
+        assert!(!dir.path().join("t.jsonl.new").exists());
     }
 
     #[test]

@@ -103,7 +103,11 @@ fn all_attempts_are_the_same_request_byte_by_byte_as_the_chaos_command_records_t
 #[test]
 fn a_turn_that_fails_exits_with_1_and_a_sentence_and_prints_no_answer() {
     let home = Home::chaos("503, loop", "{ mode: normal, maxRetries: 2, backoff: { initialDelayMs: 5 } }");
-    let finished = home.run(["hi"]).expect(1).says(&["error: mock failed 3 requests in", "(503 ×3)"]);
+    let finished = home.run(["hi"]).expect(1).says(&[
+        "error: mock failed 3 requests in",
+        "(503 ×3)",
+        "SERVER 503 · row status/5xx · given up after 3 requests",
+    ]);
     assert_eq!(finished.out, "");
     let finished = home.run(["--json", "hi"]).expect(1);
     let result = json_lines(&finished.out).pop().unwrap();
@@ -201,6 +205,18 @@ fn the_demo_needs_nothing_shows_waits_and_a_swap_and_loses_no_turn() {
         "No turn was lost",
         "retake journal show",
     ]);
+    // Whoever reads its journals without this program can: each line is as the schema says, and keeps every rule.
+    let schema = serde_json::from_str(&home.retake(["journal", "schema"]).expect(0).out).unwrap();
+    let schema = jsonschema::validator_for(&schema).unwrap();
+    let mut kinds = std::collections::BTreeSet::new();
+    for journal in home.journals() {
+        for line in json_lines(&fs::read_to_string(journal).unwrap()) {
+            schema.validate(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+            kinds.insert(line["type"].as_str().unwrap().to_owned());
+        }
+    }
+    assert!(kinds.contains("llm/retry-handover") && kinds.len() > 12, "{kinds:?}");
+    home.retake(["journal", "verify"]).expect(0);
 }
 
 #[test]
