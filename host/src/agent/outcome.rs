@@ -69,11 +69,14 @@ pub struct Tried {
 
 /// A wish of the provider that ended the retries.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Asked {
     NotToRetry,
     /// A wait beyond the policy's longest delay, in milliseconds.
-    ToWait(f64),
+    ToWait {
+        #[serde(with = "crate::journal::number")]
+        ms: f64,
+    },
 }
 
 /// One kind of failure, and how often it was met.
@@ -146,7 +149,7 @@ impl fmt::Display for Tried {
         )?;
         match self.asked {
             Some(Asked::NotToRetry) => f.write_str("The provider asked not to retry it. ")?,
-            Some(Asked::ToWait(ms)) => {
+            Some(Asked::ToWait { ms }) => {
                 write!(f, "The provider asked to wait {}, longer than the policy's longest delay. ", wait_words(ms))?;
             }
             None => {}
@@ -164,7 +167,7 @@ impl Asked {
             return Some(Asked::NotToRetry);
         }
         let hint = last.evidence.as_ref()?.hint.as_ref()?;
-        hint.ms.filter(|_| hint.r#use == Some(HintUse::OverCap)).map(Asked::ToWait)
+        hint.ms.filter(|_| hint.r#use == Some(HintUse::OverCap)).map(|ms| Asked::ToWait { ms })
     }
 }
 
@@ -355,5 +358,7 @@ mod tests {
         };
         assert!(hint(HintUse::OverCap).contains("asked to wait 60 min, longer than"), "{}", hint(HintUse::OverCap));
         assert!(!hint(HintUse::Adopted).contains("asked"));
+        let told = serde_json::to_value(Asked::ToWait { ms: 3_600_000.0 }).unwrap();
+        assert_eq!(told.to_string(), r#"{"kind":"to-wait","ms":3600000}"#);
     }
 }
