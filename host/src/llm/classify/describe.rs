@@ -76,23 +76,28 @@ pub fn document() -> String {
 fn codes(page: &mut String) -> std::fmt::Result {
     writeln!(page, "| code | default action |\n|---|---|")?;
     for code in FailureCode::SELECTABLE {
-        let action = if DEFAULT_RETRYABLE_CODES.contains(&code.as_str()) {
-            format!("retried, at most {DEFAULT_MAX_RETRIES} times")
-        } else {
-            "ends the turn".to_owned()
-        };
-        writeln!(page, "| `{code}` | {action} |")?;
+        let most = if is_retried(code) { format!(", at most {DEFAULT_MAX_RETRIES} times") } else { String::new() };
+        writeln!(page, "| `{code}` | {}{most} |", action(code))?;
     }
     writeln!(page, "| `ABORTED` | the turn was cancelled; nothing is retried |")?;
     writeln!(page, "| `NO_ROUTE` | ends the turn: no provider has the name |")?;
     writeln!(page, "| `UNKNOWN` | ends the turn: a fault of the program |")
 }
 
+fn is_retried(code: FailureCode) -> bool {
+    DEFAULT_RETRYABLE_CODES.contains(&code.as_str())
+}
+
+fn action(code: FailureCode) -> &'static str {
+    if is_retried(code) { "retried" } else { "ends the turn" }
+}
+
 fn rows(page: &mut String) -> std::fmt::Result {
     write!(page, "\n## Rows\n\n{NOTATION}")?;
-    writeln!(page, "| row | status | shape | code |\n|---|---|---|---|")?;
+    writeln!(page, "| row | status | shape | code | default action |\n|---|---|---|---|---|")?;
     for row in TABLE {
-        writeln!(page, "| `{}` | {} | {} | `{}` |", row.id, statuses(&row.scope), shape(row), row.code)?;
+        let (status, shape, action) = (statuses(&row.scope), shape(row), action(row.code));
+        writeln!(page, "| `{}` | {status} | {shape} | `{}` | {action} |", row.id, row.code)?;
     }
     Ok(())
 }
