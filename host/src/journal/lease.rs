@@ -56,9 +56,8 @@ impl Lease {
             if std::fs::symlink_metadata(&path)
                 .is_ok_and(|found| found.ino() == ours.ino() && found.dev() == ours.dev())
             {
-                file.set_len(0)
-                    .and_then(|()| writeln!(file, "{}", std::process::id()))
-                    .map_err(failed(&path, "written"))?;
+                // The number is for whoever comes too late. On a full disk the lock serves without it.
+                let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
                 return Ok(Lease { file, path });
             }
         }

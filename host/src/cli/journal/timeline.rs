@@ -181,7 +181,7 @@ fn ending(reason: &TurnEndReason) -> &'static str {
         TurnEndReason::Error { .. } => "failed",
         TurnEndReason::Aborted => "cancelled",
         TurnEndReason::MaxTokens => "stopped at the output limit",
-        TurnEndReason::Interrupted => "interrupted by a crash",
+        TurnEndReason::Interrupted => "interrupted",
     }
 }
 
