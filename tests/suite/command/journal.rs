@@ -109,6 +109,20 @@ fn a_session_that_somebody_writes_is_shown_with_its_writer() {
 }
 
 #[test]
+fn a_database_is_verified_with_all_its_sessions() {
+    let home = Home::chaos("ok", QUICK);
+    for session in ["a", "b"] {
+        home.run(["--journal", "sqlite", "--session", session, "hi"]).expect(0);
+    }
+    let database = home.path("sessions/sessions.db");
+    let verified = home.retake(["journal", "verify", database.to_str().unwrap()]).expect(0).out;
+    for session in ["(session a) is good", "(session b) is good"] {
+        assert!(verified.contains(session), "{verified}");
+    }
+    home.retake(["journal", "verify", "nowhere/sessions.db"]).expect(2).says(&["nowhere/sessions.db"]);
+}
+
+#[test]
 fn one_turn_can_be_exported_and_stays_readable() {
     let home = Home::chaos("503, ok", QUICK);
     home.run(["--session", "s", "hi"]).expect(0);

@@ -5,6 +5,8 @@ use crate::{
         JsonlStore, SqliteStore, Store, StoreError,
         jsonl::{read_raw, session_path},
         record::{self, Contents, Raw},
+        sqlite,
+        store::Listed,
         verify::{Finding, Report, unreadable, verify_bytes, verify_session},
     },
     profile::Home,
@@ -48,16 +50,29 @@ impl Source {
         anyhow::bail!("There is no session \"{name}\" in {}.", home.sessions_dir().display())
     }
 
+    /// The sessions that `name` stands for: those of a database when it is the path of one, and else the one of
+    /// [`Source::find`].
+    pub fn find_all(home: &Home, name: &str) -> anyhow::Result<Vec<Source>> {
+        let path = Path::new(name);
+        if path.file_name().is_none_or(|name| name != sqlite::FILE_NAME) || !path.is_file() {
+            return Ok(vec![Source::find(home, name)?]);
+        }
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Ok(Source::of(Rc::new(SqliteStore::new(dir)))?)
+    }
+
+    fn of(store: Rc<dyn Store>) -> Result<Vec<Source>, StoreError> {
+        let stored =
+            |listed: Listed| Source::Stored { store: store.clone(), id: listed.id, modified_ms: listed.modified_ms };
+        Ok(store.list()?.into_iter().map(stored).collect())
+    }
+
     /// Every session of the home, by store and id, and what kept a whole store from being read.
     pub fn listed(home: &Home) -> (Vec<Source>, Vec<StoreError>) {
         let (mut sources, mut errors) = (Vec::new(), Vec::new());
         for store in stores(home) {
-            match store.list() {
-                Ok(listed) => sources.extend(listed.into_iter().map(|listed| Source::Stored {
-                    store: store.clone(),
-                    id: listed.id,
-                    modified_ms: listed.modified_ms,
-                })),
+            match Source::of(store) {
+                Ok(listed) => sources.extend(listed),
                 Err(error) => errors.push(error),
             }
         }

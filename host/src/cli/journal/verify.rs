@@ -16,7 +16,7 @@ use serde::Serialize;
     Exit status: 0 all are good, 1 a rule is broken or a record ends torn, 2 a session could not be read."
 )]
 pub(in crate::cli) struct VerifyArgs {
-    /// Journal files, or ids of sessions [default: every session].
+    /// Journal files, databases of sessions, or ids of sessions [default: every session].
     #[arg(value_name = "FILE|SESSION")]
     sessions: Vec<String>,
     /// Print one line of JSON a session.
@@ -59,8 +59,11 @@ pub(super) fn run(home: &Home, args: &VerifyArgs) -> anyhow::Result<Exit> {
 /// What is to be verified, in its order. Errors: there is nothing.
 fn sources(home: &Home, args: &VerifyArgs) -> anyhow::Result<Vec<Result<Source, Unread>>> {
     if !args.sessions.is_empty() {
-        let find = |name: &String| Source::find(home, name).map_err(|error| Unread::new(name.clone(), &error));
-        return Ok(args.sessions.iter().map(find).collect());
+        let found = args.sessions.iter().flat_map(|name| match Source::find_all(home, name) {
+            Ok(sources) => sources.into_iter().map(Ok).collect(),
+            Err(error) => vec![Err(Unread::new(name.clone(), &error))],
+        });
+        return Ok(found.collect());
     }
     let (sources, errors) = Source::listed(home);
     if errors.is_empty() {
