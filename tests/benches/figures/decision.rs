@@ -91,7 +91,9 @@ pub async fn decisions(chain: Vec<Arc<Activation>>, earlier_events: usize, round
     for _ in 0..rounds {
         world.cancel = CancellationToken::new();
         *watch.cancel.lock() = world.cancel.clone();
-        assert_eq!(world.prompt("hi").await, TurnOutcome::Cancelled);
+        // Not through the world, which verifies the whole journal after each prompt.
+        let outcome = world.agent.prompt(&mut world.session, "hi", &world.cancel).await;
+        assert_eq!(outcome.expect("a memory journal works"), TurnOutcome::Cancelled);
     }
     let samples = watch.samples.lock().clone();
     assert_eq!(samples.len(), rounds);
