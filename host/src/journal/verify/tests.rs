@@ -763,7 +763,7 @@ fn an_older_turn_in_pieces_is_no_offence_in_the_same_step_dialect() {
     }
 }
 
-/// What the reference system may write: the variants of `dsh-behaviour.md` 3.5, 3.6 and 6.2.
+/// What a harness of the same-step dialect may write: exhausted, cancelled, delegated, newer, and closed after a crash.
 #[test]
 fn every_way_in_which_a_same_step_session_may_go_is_good() {
     let event = |kind: &str, data: Value| json!({"type":kind,"seq":0,"time":1,"data":data});
