@@ -115,7 +115,12 @@ fn note_policy(session: &Session, target: &Target, policy: Option<&RetryPolicy>,
     let Some(policy) = policy else { return };
     let of_provider =
         |state: &SessionState| state.failures.iter().filter(|failed| failed.provider == target.provider).count() as u64;
-    failure.judge(policy, session.journal.with_state(of_provider));
+    // Always mode has no budget to spend, and its failures may be very many.
+    let failed_before = match policy {
+        RetryPolicy::Normal { .. } => session.journal.with_state(of_provider),
+        RetryPolicy::Always { .. } => 0,
+    };
+    failure.judge(policy, failed_before);
     let mut before = session.failed.iter().filter(|(to, _)| to == target).map(|(_, failure)| failure);
     // The turns of a chain repeat the same bytes to the same model, so a refusal of the request comes again for ever.
     if matches!(policy, RetryPolicy::Always { .. })

@@ -46,7 +46,7 @@ impl Agent {
     }
 
     /// Runs one prompt to its end, through as many turns as its retries take. When this returns, the end is on disk. A
-    /// turn that was left open before is closed as `interrupted`.
+    /// turn that was left open before is closed first, as [`Session::abandon_unfinished`] does.
     ///
     /// # Errors
     /// The journal failed: nothing was retried without a record, and the turn is over. The next prompt closes it, once

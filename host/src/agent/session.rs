@@ -69,10 +69,10 @@ impl Session {
     }
 
     /// Opens the session `id` of a store, or begins it. A turn that waits for a decision or for its retry stays as it
-    /// is for [`super::Agent::resume`], until [`Session::abandon_unfinished`] or the next prompt.
+    /// is for [`super::Agent::resume`], until [`Session::abandon_unfinished`] or the next prompt; so
+    /// does one whose request was still to be made, and one whose answer had been recorded.
     ///
-    /// A turn that a crash caught before its request is begun again by it, and one whose answer had been recorded is
-    /// completed. A turn that a crash caught in its request is closed as `interrupted`, a retry turn like any other: the provider
+    /// A turn that a crash caught in its request is closed as `interrupted`, a retry turn like any other: the provider
     /// may have done the work and charged for it, and there is no failure that an executor could be asked about, so
     /// that only a person may have it done again. For the same reason an answer whose message was not recorded is not
     /// put together from its chunks: it may lack its end.

@@ -48,8 +48,8 @@ pub(super) struct RunArgs {
     /// The session to go on with or to begin [default: a new one].
     #[arg(long, value_name = "ID")]
     pub session: Option<String>,
-    /// Go on with this session's failed turn, which a crash interrupted: wait what remains, retry, answer. Prompts
-    /// follow when some are given.
+    /// Go on with this session's turn, which a crash interrupted: wait what remains, retry, answer. A request that was
+    /// on its way is not repeated. Prompts follow when some are given.
     #[arg(long, value_name = "SESSION", conflicts_with = "session")]
     pub resume: Option<String>,
     /// Where sessions are kept, whatever the profile says.

@@ -1,7 +1,7 @@
 //! A session's record as bytes, whatever store keeps it: a header line, and then one line an event.
 //!
-//! Owns the header and the reading of lines, with what a crash or a fault of the disk may have left among them. It
-//! never writes and never repairs.
+//! Owns the header and the reading of lines, with what a crash or a fault of the disk may have left among them; what is
+//! read is held against the rules and summed up on the way. It never writes and never repairs.
 
 use super::{event::Event, invariants, state::SessionState, store::StoreError};
 use schemars::JsonSchema;

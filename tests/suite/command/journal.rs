@@ -19,7 +19,8 @@ fn cut_behind(home: &Home, kind: &str) -> PathBuf {
 fn a_turn_that_was_interrupted_in_its_request_says_so_and_is_not_called_completed() {
     let home = Home::chaos("503, ok", QUICK);
     cut_behind(&home, "step/start");
-    home.retake(["journal", "show", "s"]).expect(0);
+    let shown = home.retake(["journal", "show", "s"]).expect(0).out;
+    assert!(shown.contains("its process ended in the request") && !shown.contains("Pending"), "{shown}");
     let finished = home.run(["--resume", "s", "--json"]).expect(1).says(&["interrupted in its request", "ask again"]);
     let result = json_lines(&finished.out).pop().unwrap();
     assert_eq!((&result["status"], &result["output"]), (&"failed".into(), &"".into()), "{result}");
@@ -28,13 +29,19 @@ fn a_turn_that_was_interrupted_in_its_request_says_so_and_is_not_called_complete
 
 #[test]
 fn a_turn_that_was_about_to_ask_asks_and_one_that_was_answered_gives_its_answer() {
-    for (kind, requests) in [("turn/start", 1), ("assistant/message", 0), ("step/end", 0)] {
+    for (kind, requests, pending) in [
+        ("turn/start", 1, "Pending: the request of turn 2 is still to be made. Go on with"),
+        ("assistant/message", 0, "Pending: turn 2 is answered"),
+        ("step/end", 0, "Pending: turn 2 is answered"),
+    ] {
         let home = Home::new();
         let record = home.path("requests.jsonl");
         let arguments = ["chaos", "--quiet", "--script", "503, ok", "--record", record.to_str().unwrap()];
         let mut chaos = Running::start(&mut home.command(arguments));
         home.profile(&format!("baseUrl: {}", chaos.first_line()), QUICK);
         cut_behind(&home, kind);
+        let shown = home.retake(["journal", "show", "s"]).expect(0).out;
+        assert!(shown.contains(pending), "stopped behind {kind}: {shown}");
         let before = fs::read_to_string(&record).unwrap().lines().count();
         let finished = home.run(["--resume", "s"]).expect(0);
         assert_eq!(finished.out, "Seven.\n", "stopped behind {kind}");

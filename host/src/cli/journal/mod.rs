@@ -22,7 +22,7 @@ pub(super) enum JournalCommand {
     Verify(verify::VerifyArgs),
     /// Print a session's raw record, up to its damage.
     Export(export::ExportArgs),
-    /// Go on with a failed turn that a crash interrupted.
+    /// Go on with a turn that a crash interrupted.
     Resume(resume::ResumeArgs),
     /// Print the JSON Schema of a session's lines.
     Schema,

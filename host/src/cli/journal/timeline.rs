@@ -254,6 +254,15 @@ pub(super) fn pending(contents: &Contents, now_ms: u64, writer: Option<u32>) -> 
     if state.turn_open && state.step.as_ref().is_some_and(|step| step.failure.is_some()) {
         return format!("{mark} nobody has decided yet about the failed request of turn {turn}. {next}\n");
     }
+    match (&state.step, writer) {
+        (None, None) if state.turn_open && (state.repeats || state.prompted) => {
+            return format!("{mark} the request of turn {turn} is still to be made. {next}\n");
+        }
+        (Some(step), None) if state.turn_open && step.is_answered() => {
+            return format!("{mark} turn {turn} is answered, and only its end is missing. {next}\n");
+        }
+        _ => {}
+    }
     match (state.turn_open, writer) {
         (false, _) => String::new(),
         (true, Some(process)) => format!("Turn {turn} is open: process {process} is at it.\n"),
